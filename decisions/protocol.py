@@ -1,0 +1,190 @@
+"""The System One nouns as frozen types: the request with its questions, and the decision with its answers.
+
+Values of these types have passed validation; nothing past `gateway/wire.py` checks them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Text = str | dict[str, Any] | list[Any]
+"""Text on the wire: a string, or a JSON object or array that is shown to the model as JSON."""
+
+
+class Isolation(StrEnum):
+    """Which questions of a request are read alone instead of jointly with their neighbours."""
+
+    AUTO = "auto"
+    NONE = "none"
+    NOUL = "noul"
+    ALL = "all"
+
+
+class Layout(StrEnum):
+    """Where the state stands: before the questions in one message, or after them in a message of its own."""
+
+    DOCUMENT_FIRST = "document_first"
+    SCHEMA_FIRST = "schema_first"
+
+
+class Debias(StrEnum):
+    """How many orders of a choice's options are read and combined."""
+
+    NONE = "none"
+    REVERSE = "reverse"
+    CYCLIC = "cyclic"
+    AUTO = "auto"
+
+
+class SeedToken(StrEnum):
+    """What stands in an open slot of a canvas: seeded noise, or always the padding token."""
+
+    RANDOM = "random"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One allowed answer as the model sees it; a null description means "judge by the name alone"."""
+
+    name: str
+    description: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What every question has. The id is the caller's own and never reaches the model."""
+
+    id: str
+    instructions: Text | None = None
+    alone: bool | None = None
+    """Read this question alone (true) or jointly (false), whatever the request's isolation says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoulQuestion(_Asked):
+    """A yes/no question, with what counts as yes and what counts as no where the caller said it."""
+
+    true: Text | None = None
+    false: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceQuestion(_Asked):
+    """One of several named options, in the caller's order."""
+
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreQuestion(_Asked):
+    """A level on an ordered scale, lowest first; levels are numbered from 0."""
+
+    levels: tuple[Text, ...]
+
+
+Question = NoulQuestion | ChoiceQuestion | ScoreQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperatures:
+    """Temperature per question type (dimensionless, above 0); 1 leaves the model's distribution as it is."""
+
+    noul: float = 1.0
+    choice: float = 1.0
+    score: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How the questions of a request are read. Everything here can change an answer."""
+
+    isolate: Isolation = Isolation.AUTO
+    layout: Layout = Layout.DOCUMENT_FIRST
+    debias: Debias = Debias.NONE
+    samples: int | Literal["auto"] = 1
+    seed: int = 42
+    seed_token: SeedToken = SeedToken.RANDOM
+    temperatures: Temperatures = field(default_factory=Temperatures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRequest:
+    """A state and the questions about it, in the caller's order."""
+
+    model: str
+    state: Text
+    questions: tuple[Question, ...]
+    instructions: Text | None = None
+    settings: ReadSettings = field(default_factory=ReadSettings)
+    diagnostics: bool = False
+    warnings: tuple[str, ...] = ()
+    """Likely mistakes that validation tolerated; told back to the caller as `x_warnings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoulAnswer:
+    """P(yes). A noul has no confidence."""
+
+    noul: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAnswer:
+    """The most probable option's name (first of equals), with every option's probability in the caller's order."""
+
+    choice: str
+    confidence: float
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreAnswer:
+    """The expected level (sum of i * p_i from 0), the levels as sent, and every level's probability."""
+
+    score: float
+    confidence: float
+    legend: tuple[Text, ...]
+    probabilities: tuple[float, ...]
+
+
+Answer = NoulAnswer | ChoiceAnswer | ScoreAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens really put before the model (the state counted once per read that carried it), and answers given."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTrace:
+    """How one question was read: what `x_diagnostics` reports of it."""
+
+    entropy: float
+    label_mass: float
+    canvas: int
+    """Index of the read, within its round, that carried the question's first slot."""
+    slot: int
+    """Index of that slot within its read."""
+    isolated: bool
+    orders: int
+    samples: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """All answers of a request, keyed by question id in the caller's order."""
+
+    answers: Mapping[str, Answer]
+    usage: Usage
+    traces: Mapping[str, QuestionTrace] = field(default_factory=dict)
+    reads: int = 0
+    rounds: int = 0
