@@ -1,0 +1,219 @@
+"""The stub engine: exact, documented and weightless, for tests and gateway load runs. It says `stub` wherever it answers.
+
+It reads the very prompt that a model would be given. An option's utility is a hash of the state, the question's
+instructions and the option's own text, between -SPREAD and SPREAD nats; its share is Luce's, exp(u) over the sum of
+exp(u) of the options shown. So every law that a gateway can keep (isolation, order, brackets) holds exactly here, and
+each way in which real engines break one can be switched on in `StubFaults`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+
+from decisions.errors import EngineUnavailable
+from decisions.labels import ALPHABETS, AnswerForm, LabelSet
+from decisions.prompt import heading
+from decisions.reads import ChatFrame, EngineLimits, Read, Readout, Ticket
+
+from . import EngineHealth, ServedModel
+
+PAD, BEGIN, TURN_CLOSE, SYSTEM, USER, MODEL = range(256, 262)
+WORDS = ("yes", "no", *(label for label in ALPHABETS[LabelSet.AZ_AA] if len(label) == 2))
+SPREAD = 3.0
+
+
+class StubTokenizer:
+    """One token per UTF-8 byte, but for yes, no and the two-letter labels, which are one token each."""
+
+    turn_close = TURN_CLOSE
+    pad = PAD
+
+    def __init__(self) -> None:
+        self._split = re.compile("(yes|no|A[A-Z])").split
+        self._words = {word: (MODEL + 1 + index,) for index, word in enumerate(WORDS)}
+        named = ["<pad>", "<bos>", "<turn|>", "<|system>", "<|user>", "<|model>", *WORDS]
+        self._bytes = [bytes([value]) for value in range(256)] + [name.encode() for name in named]
+
+    @property
+    def vocabulary(self) -> int:
+        """256 bytes, six control tokens, and the words."""
+        return len(self._bytes)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Bytes and words; no text becomes a control token."""
+        ids: tuple[int, ...] = ()
+        for piece in self._split(text):
+            ids += self._words.get(piece) or tuple(piece.encode("utf-8", "replace"))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids, control tokens spelled out."""
+        return b"".join([self._bytes[token] for token in ids]).decode("utf-8", "replace")
+
+    def frame(self, roles: tuple[str, ...]) -> ChatFrame:
+        """A turn per role, then the model's turn."""
+        opens = {"system": SYSTEM, "user": USER}
+        parts: list[tuple[int, ...]] = [(BEGIN, opens[roles[0]])]
+        parts += [(TURN_CLOSE, opens[role]) for role in roles[1:]]
+        return ChatFrame((*parts, (TURN_CLOSE, MODEL)))
+
+
+@dataclass(frozen=True, slots=True)
+class StubFaults:
+    """Ways in which real engines fall short, all off by default.
+
+    `slot_bias`: nats added by the place at which an option is shown. `coupling`: nats added by what the other slots
+    of the same canvas ask. `noise`: nats added by the noise token in the slot. `missing_slot`, `missing_label`,
+    `not_finite`: shares of reads (0 to 1, drawn by hash of the prompt) whose readout is broken in that way, once
+    (`lasting`: every time). `dead`: the engine answers nothing.
+    """
+
+    slot_bias: float = 0.0
+    coupling: float = 0.0
+    noise: float = 0.0
+    missing_slot: float = 0.0
+    missing_label: float = 0.0
+    not_finite: float = 0.0
+    lasting: bool = False
+    dead: bool = False
+
+
+def unit(*parts: bytes) -> float:
+    """A number in [0, 1) that depends on nothing but these bytes."""
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return int.from_bytes(digest.digest(), "big") / 2**64
+
+
+class StubEngine:
+    """Reads prompts by hashing; see the module's docstring for what it computes."""
+
+    kind = "stub"
+    form = AnswerForm()
+
+    def __init__(self, limits: EngineLimits, delay: float = 0.0, faults: StubFaults | None = None) -> None:
+        """`delay` is the time in seconds that every call of `read` takes."""
+        self.limits = limits
+        self.form = AnswerForm(space=" " if limits.canvas else "")
+        self.tokenizer = StubTokenizer()
+        self.model = ServedModel("stub", "1", "stub")
+        self.delay = delay
+        self.faults = faults or StubFaults()
+        self.working = 0
+        """Reads being worked on; back at zero when nobody asks."""
+        self._broken: set[bytes] = set()
+        self._names = {self.tokenizer.encode(label)[0]: label for label in self._labels()}
+
+    async def read(self, reads: Sequence[Read], ticket: Ticket) -> Sequence[Readout]:
+        """All reads at once, after `delay` seconds."""
+        self.working += len(reads)
+        try:
+            if self.delay:
+                await asyncio.sleep(self.delay)
+            if self.faults.dead:
+                raise EngineUnavailable("The stub engine was told to be dead.")
+            return [self._readout(read) for read in reads]
+        finally:
+            self.working -= len(reads)
+
+    async def health(self) -> EngineHealth:
+        """Alive unless told to be dead."""
+        return EngineHealth(not self.faults.dead, "told to be dead" if self.faults.dead else "")
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+    def _labels(self) -> list[str]:
+        return [*ALPHABETS[LabelSet.AZ_AA], *ALPHABETS[LabelSet.AZ_LOWER], *"0123456789", *self.form.nouls]
+
+    def _readout(self, read: Read) -> Readout:
+        state, questions = self._parts(read)
+        blocks = self._blocks(questions, len(read.slots))
+        rows = []
+        for index, slot in enumerate(read.slots):
+            labels = [self._names[token] for token in slot.label_ids]
+            logits = self._utilities(state, blocks[index], labels)
+            if self.faults.coupling:
+                around = "".join(blocks[:index] + blocks[index + 1 :]).encode()
+                logits = self._moved(logits, labels, self.faults.coupling, around if len(blocks) > 1 else b"")
+            if self.faults.noise and read.canvas:
+                seen = read.canvas[slot.position].to_bytes(4, "big")
+                logits = self._moved(logits, labels, self.faults.noise, seen)
+            rows.append(self._shares(logits, state))
+        return self._break(read, Readout(tuple(rows)))
+
+    def _parts(self, read: Read) -> tuple[bytes, str]:
+        """What the state hashes to, and the text of the questions."""
+        prompt = read.prompt
+        close = prompt.index(TURN_CLOSE) if prompt[1] == SYSTEM else len(prompt) - 2
+        # A tuple of ints hashes alike in every process, and many times faster than its bytes would.
+        state = hash(prompt[: read.prefix] + prompt[close:])
+        return state.to_bytes(8, "big", signed=True), self.tokenizer.decode(prompt[read.prefix : close])
+
+    @staticmethod
+    def _blocks(questions: str, count: int) -> list[str]:
+        """The text of each question, its heading cut off."""
+        if count == 1:
+            return [questions.removeprefix(heading(None))]
+        starts = [0]
+        starts += [questions.index("\n" + heading(number)) + 1 for number in range(2, count + 1)]
+        cuts = [*starts, len(questions)]
+        return [
+            questions[start:stop].removeprefix(heading(number))
+            for number, (start, stop) in enumerate(pairwise(cuts), start=1)
+        ]
+
+    def _utilities(self, state: bytes, block: str, labels: Sequence[str]) -> list[float]:
+        """Utility per label in nats, from the option lines of one question, found from the last one backwards."""
+        texts: list[str] = []
+        end = block.rindex("\n") + 1
+        for label in reversed(labels):
+            start = max(block.rfind(f"\n{label}: ", 0, end), block.rfind(f"\n{label}\n", 0, end))
+            texts.append(block[start + 1 : end].removeprefix(f"{label}: ").strip("\n"))
+            end = start + 1
+        instructions = block[:end].encode("utf-8", "replace")
+        bias = self.faults.slot_bias
+        return [
+            SPREAD * (2 * unit(state, instructions, text.encode("utf-8", "replace")) - 1)
+            + (bias * (2 * unit(b"place", bytes([place])) - 1) if bias else 0.0)
+            for place, text in enumerate(reversed(texts))
+        ]
+
+    @staticmethod
+    def _moved(logits: list[float], labels: Sequence[str], strength: float, by: bytes) -> list[float]:
+        return [
+            logit + strength * (2 * unit(by, label.encode()) - 1) if by else logit
+            for logit, label in zip(logits, labels, strict=True)
+        ]
+
+    @staticmethod
+    def _shares(logits: Sequence[float], state: bytes) -> tuple[float, ...]:
+        """Log-probabilities over the full vocabulary, with a label mass between 0.6 and 1 that the state decides."""
+        offset = math.log(0.6 + 0.4 * unit(b"mass", state)) - math.log(math.fsum(map(math.exp, logits)))
+        return tuple([logit + offset for logit in logits])
+
+    def _break(self, read: Read, readout: Readout) -> Readout:
+        """The readout, broken where `faults` say so."""
+        faults = self.faults
+        if not (faults.missing_slot or faults.missing_label or faults.not_finite):
+            return readout
+        key = array("H", read.prompt).tobytes()
+        if key in self._broken and not faults.lasting:
+            return readout
+        self._broken.add(key)
+        drawn, rows = unit(b"fault", key), readout.logprobs
+        if drawn < faults.missing_slot:
+            return Readout(rows[1:])
+        if drawn < faults.missing_slot + faults.missing_label:
+            return Readout((rows[0][1:], *rows[1:]))
+        if drawn < faults.missing_slot + faults.missing_label + faults.not_finite:
+            return Readout(((math.nan, *rows[0][1:]), *rows[1:]))
+        return readout
