@@ -1,0 +1,399 @@
+"""Every setting of the gateway, declared once; the environment is read here, once, and nowhere else.
+
+A field of `Settings` is a setting: its name in capitals is the environment variable, and its default, what is allowed
+and its help stand beside it. `canvasgate settings`, `canvasgate serve --help` and the README's table come from these
+declarations. `load` reads them all and names every fault at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from decisions.protocol import Debias, Isolation, Layout, SeedToken, Temperatures
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+MASK = "********"
+MIB = 1024 * 1024
+
+
+class Role(StrEnum):
+    """Which of dgem's two roles the environment was written for; both are served by the one process."""
+
+    DEFAULT = "default"
+    DECISION_INDEX = "decision-index"
+
+
+class EngineChoice(StrEnum):
+    """Which engine reads; `auto` is vllm where it is installed and a CUDA device is there, else reference."""
+
+    AUTO = "auto"
+    VLLM = "vllm"
+    REFERENCE = "reference"
+    STUB = "stub"
+
+
+class ImageUrls(StrEnum):
+    """Whether an image may be named by an http(s) URL, which the engine would then fetch."""
+
+    DENY = "deny"
+    ALLOW = "allow"
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+class InvalidSettings(Exception):
+    """The environment holds values that are not allowed; the message lists all of them, a line each."""
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
+# --- How a value is written -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """How a value is written in the environment.
+
+    `allowed` completes "allowed is ..."; `parse` raises ValueError for any other text; `show` writes a value so that
+    `parse` gives it back.
+    """
+
+    allowed: str
+    parse: Callable[[str], T]
+    show: Callable[[T], str] = str
+
+
+def whole(low: int, high: int) -> Kind[int]:
+    """A whole number from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return Kind(f"a whole number from {low} to {high}", parse)
+
+
+def number(low: float, high: float) -> Kind[float]:
+    """A finite number from `low` to `high`."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:  # false for NaN as well
+            raise ValueError
+        return value
+
+    return Kind(f"a number from {low:g} to {high:g}", parse, lambda value: repr(value).removesuffix(".0"))
+
+
+def member_of(names: type[E]) -> Kind[E]:
+    """One of an enumeration's names, in any case."""
+    return Kind(f"one of {', '.join(names)}", lambda text: names(text.lower()), lambda value: value.value)
+
+
+def one_of(*names: str) -> Kind[str]:
+    """One of these names, in any case."""
+
+    def parse(text: str) -> str:
+        return names[names.index(text.lower())]
+
+    return Kind(f"one of {', '.join(names)}", parse)
+
+
+def text(allowed: str = "any text") -> Kind[str]:
+    """Text as it stands; empty where the variable is unset."""
+    return Kind(allowed, str)
+
+
+def folder() -> Kind[Path]:
+    """A path; a leading ~ is the user's home."""
+    return Kind("a path", lambda text: Path(text).expanduser())
+
+
+def listed(allowed: str) -> Kind[tuple[str, ...]]:
+    """Texts between commas; blanks around them and empty ones are dropped."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    return Kind(allowed, parse, ",".join)
+
+
+def flag() -> Kind[bool]:
+    """On or off."""
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+    def parse(text: str) -> bool:
+        if text.lower() not in words:
+            raise ValueError
+        return words[text.lower()]
+
+    return Kind("1 or 0", parse, lambda value: str(int(value)))
+
+
+def auto_or(kind: Kind[T]) -> Kind[T | None]:
+    """`auto`, which is None here and left to whoever uses the setting; or a value of `kind`."""
+
+    def parse(text: str) -> T | None:
+        return None if text.lower() == "auto" else kind.parse(text)
+
+    return Kind(f"auto, or {kind.allowed}", parse, lambda value: "auto" if value is None else kind.show(value))
+
+
+def sample_count() -> Kind[int | Literal["auto"]]:
+    """A number of noise draws, or `auto`: more draws where they are needed."""
+    count = whole(1, 32)
+
+    def parse(text: str) -> int | Literal["auto"]:
+        return "auto" if text.lower() == "auto" else count.parse(text)
+
+    return Kind(f"auto, or {count.allowed}", parse)
+
+
+def temperatures() -> Kind[Temperatures]:
+    """One temperature for all question types, or a JSON object with some of noul, choice and score."""
+
+    def parse(text: str) -> Temperatures:
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            given = dict.fromkeys(("noul", "choice", "score"), given)
+        values = {name: float(value) for name, value in given.items() if not isinstance(value, bool)}
+        if len(values) < len(given) or not all(0 < value <= 20 for value in values.values()):
+            raise ValueError
+        return Temperatures(**values)
+
+    def show(value: Temperatures) -> str:
+        by_type = {"noul": value.noul, "choice": value.choice, "score": value.score}
+        return repr(value.noul) if len(set(by_type.values())) == 1 else json.dumps(by_type)
+
+    return Kind("a number above 0 and up to 20, or a JSON object of such for noul, choice, score", parse, show)
+
+
+def json_object() -> Kind[Mapping[str, Any]]:
+    """A JSON object; empty where the variable is unset."""
+
+    def parse(text: str) -> Mapping[str, Any]:
+        value = json.loads(text or "{}")
+        if not isinstance(value, dict):
+            raise ValueError
+        return value
+
+    return Kind("a JSON object", parse, lambda value: json.dumps(value, ensure_ascii=False) if value else "")
+
+
+def canvas_width() -> Kind[int]:
+    """Tokens of a canvas: a multiple of 16, as canvases grow in steps of 16."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value % 16 or not 16 <= value <= 1024:
+            raise ValueError
+        return value
+
+    return Kind("a multiple of 16 from 16 to 1024", parse)
+
+
+# --- The settings ---------------------------------------------------------------------------------------------------
+
+
+def _setting(default: str, kind: Kind[T], help: str, *, secret: bool = False) -> T:
+    """A field whose default is written as in the environment, so that tables show it as a user would write it."""
+    metadata = {"default": default, "kind": kind, "help": help, "secret": secret}
+    return field(default_factory=lambda: kind.parse(default), repr=not secret, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings, checked. `Settings()` is the default configuration; secrets do not show in its repr."""
+
+    # Serving
+    role: Role = _setting("default", member_of(Role), "dgem's role; both are served alike")
+    host: str = _setting("0.0.0.0", text("an address"), "Address to listen on")
+    port: int = _setting("8080", whole(1, 65535), "HTTP port")
+    http_idle_timeout: int = _setting(
+        "120", whole(0, 86400), "Seconds before an idle keep-alive connection is closed; 0 is never"
+    )
+    drain_timeout: int = _setting(
+        "30", whole(0, 3600), "Seconds that a stopping gateway gives the requests it is working on"
+    )
+    max_body: int = _setting(str(32 * MIB), whole(1024, 1024 * MIB), "Bytes of a body, as sent and decompressed")
+    cors_origins: tuple[str, ...] = _setting(
+        "", listed("origins between commas, or *"), "Origins that browsers may call from; none when empty"
+    )
+
+    # Keys
+    api_key: str = _setting("", text(), "Bearer key that callers must send; open when empty", secret=True)
+    dgem_server_key: tuple[str, ...] = _setting(
+        "", listed("keys between commas"), "Keys of which callers must send one as X-DGem-Key", secret=True
+    )
+    dgem_image_urls: ImageUrls = _setting("deny", member_of(ImageUrls), "Images by http(s) URL: refused unless allow")
+
+    # Engine and model
+    engine: EngineChoice = _setting(
+        "auto", member_of(EngineChoice), "What reads; auto is vllm where it can run on a GPU, else reference"
+    )
+    model: str = _setting(
+        "",
+        text("a folder or a hub id"),
+        "Model folder or hub id; unset: with a GPU /mnt/gcs/dgemma if it is there, else MODEL_HF; without one the "
+        "small demonstration model",
+    )
+    model_hf: str = _setting(
+        "nvidia/diffusiongemma-26B-A4B-it-NVFP4", text("a hub id"), "Hub id that is fetched when MODEL is unset"
+    )
+    served_model_name: str = _setting("", text(), "Name that requests and answers use; the model's own when empty")
+    model_cache: Path = _setting("~/.cache/canvasgate", folder(), "Folder for fetched and converted models")
+    max_model_len: int = _setting("4096", whole(128, 1048576), "Tokens of prompt and canvas; longer is refused")
+    canvas: int = _setting("128", canvas_width(), "Tokens of the widest canvas of a diffusion model")
+    disable_mm: bool = _setting("0", flag(), "1 serves a multimodal model without its vision tower")
+    dtype: str = _setting(
+        "auto", one_of("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the model's own"
+    )
+    threads: int | None = _setting("auto", auto_or(whole(1, 1024)), "CPU threads of the reference engine")
+    gpu_util: float = _setting("0.85", number(0.05, 0.99), "Share of the GPU's memory that vLLM takes")
+    max_seqs: int | None = _setting("auto", auto_or(whole(1, 4096)), "Reads that the engine works on at once")
+    attn: str = _setting("auto", text("auto, or a vLLM attention backend"), "vLLM's attention backend")
+    enforce_eager: bool = _setting("1", flag(), "1 runs vLLM without captured graphs: quicker start, slower reads")
+    extra_args: Mapping[str, Any] = _setting("", json_object(), "JSON object of further vLLM engine arguments")
+
+    # How questions are read when the request does not say
+    temperature: Temperatures = _setting("1.0", temperatures(), "Temperature of answers; 1 leaves them as read")
+    default_samples: int | Literal["auto"] = _setting("1", sample_count(), "Noise draws of a canvas")
+    default_isolate: Isolation = _setting("auto", member_of(Isolation), "Which questions are read alone")
+    isolate_auto_max: int = _setting("3", whole(0, 512), "Most questions of a request that auto isolates in")
+    isolate_max_questions: int = _setting("8", whole(0, 512), "Most questions of a request that noul isolates in")
+    default_seed_token: SeedToken = _setting("random", member_of(SeedToken), "What stands in an open canvas slot")
+    default_layout: Layout = _setting("document_first", member_of(Layout), "Where the state stands in the prompt")
+    default_debias: Debias = _setting("none", member_of(Debias), "Orders of a choice's options that are read")
+
+    # Limits of a request
+    max_questions: int = _setting("512", whole(1, 65536), "Questions of a request")
+    max_options: int = _setting("255", whole(1, 65536), "Options of a choice")
+    max_levels: int = _setting("10", whole(1, 10), "Levels of a score")
+
+    # Queue
+    max_inflight: int | None = _setting(
+        "auto", auto_or(whole(0, 65536)), "Decisions worked on at once; auto and 0: as many as the engine's reads allow"
+    )
+    max_queue: int = _setting("256", whole(0, 1048576), "Decisions that may wait; more are refused with 529")
+    queue_timeout: float = _setting("8", number(0.001, 3600), "Seconds that a decision may wait")
+
+    # Logs
+    log_level: str = _setting("info", one_of("debug", "info", "warning", "error"), "Least severe lines that are logged")
+    log_format: LogFormat = _setting("json", member_of(LogFormat), "How log lines are written")
+
+    # Stub engine
+    stub_delay_ms: float = _setting("0", number(0, 600000), "Milliseconds that each call of the stub engine takes")
+    stub_slot_bias: float = _setting("0", number(0, 100), "Nats that the stub adds by an option's place")
+    stub_coupling: float = _setting("0", number(0, 100), "Nats that the stub adds by a canvas' other questions")
+    stub_noise: float = _setting("0", number(0, 100), "Nats that the stub adds by a slot's noise token")
+    stub_missing_slot: float = _setting("0", number(0, 1), "Share of the stub's readouts that lack a slot")
+    stub_missing_label: float = _setting("0", number(0, 1), "Share of the stub's readouts that lack a label")
+    stub_not_finite: float = _setting("0", number(0, 1), "Share of the stub's readouts that hold a NaN")
+    stub_lasting: bool = _setting("0", flag(), "1 breaks the same readouts again when they are read again")
+    stub_dead: bool = _setting("0", flag(), "1 makes the stub engine dead")
+
+
+# --- What is made of the declarations -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One setting as it was declared. `default` is written as in the environment; empty means unset."""
+
+    variable: str
+    default: str
+    allowed: str
+    help: str
+    secret: bool
+    kind: Kind[Any]
+
+    @property
+    def field(self) -> str:
+        """Name of the field of `Settings`."""
+        return self.variable.lower()
+
+
+def declarations() -> tuple[Declaration, ...]:
+    """Every setting, in the order of declaration."""
+    return tuple(
+        Declaration(variable=each.name.upper(), allowed=each.metadata["kind"].allowed, **each.metadata)
+        for each in fields(Settings)
+    )
+
+
+def load(environ: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None) -> Settings:
+    """The settings of `environ` (the process' environment when None), under `overrides` by variable name.
+
+    An empty variable counts as unset, as container tools pass them. Raises `InvalidSettings` with every fault.
+    """
+    given = {**(os.environ if environ is None else environ), **(overrides or {})}
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for setting in declarations():
+        written = given.get(setting.variable, "").strip()
+        if not written:
+            continue
+        try:
+            values[setting.field] = setting.kind.parse(written)
+        except (ValueError, TypeError, OverflowError):
+            shown = MASK if setting.secret else repr(written)
+            faults.append(f"{setting.variable} is {shown}; allowed is {setting.allowed}.")
+    settings = Settings(**values)
+    faults += _disagreements(settings)
+    if faults:
+        raise InvalidSettings(faults)
+    return settings
+
+
+def _disagreements(settings: Settings) -> list[str]:
+    """Faults of settings that are allowed each by itself but not together."""
+    faults = []
+    if settings.canvas >= settings.max_model_len:
+        faults.append(f"CANVAS is {settings.canvas}; allowed is less than MAX_MODEL_LEN ({settings.max_model_len}).")
+    if settings.stub_missing_slot + settings.stub_missing_label + settings.stub_not_finite > 1:
+        faults.append("STUB_MISSING_SLOT, STUB_MISSING_LABEL and STUB_NOT_FINITE add up to more than 1.")
+    return faults
+
+
+def shown(settings: Settings) -> dict[str, str]:
+    """Variable to value, written as in the environment; a secret that is set shows only that it is."""
+    values = {}
+    for setting in declarations():
+        value = setting.kind.show(getattr(settings, setting.field))
+        values[setting.variable] = MASK if setting.secret and value else value
+    return values
+
+
+def help_lines() -> list[str]:
+    """A line per setting, for `canvasgate serve --help`."""
+    width = max(len(setting.variable) for setting in declarations())
+    return [
+        f"{setting.variable:<{width}}  {setting.help} ({setting.allowed}; default {setting.default or 'unset'})"
+        for setting in declarations()
+    ]
+
+
+def markdown_table() -> str:
+    """The README's settings table."""
+    rows = ["| variable | default | allowed | what it does |", "|---|---|---|---|"]
+    for setting in declarations():
+        default = f"`{setting.default}`" if setting.default else "unset"
+        rows.append(f"| `{setting.variable}` | {default} | {setting.allowed} | {setting.help} |")
+    return "\n".join(rows) + "\n"
