@@ -216,7 +216,7 @@ def unspaced(state: dict[str, Any]) -> dict[str, Any]:
     """The tokenizer without the space that some put before every text, and without padding and truncation."""
     spaced = {"prepend_scheme": "never", "add_prefix_space": False}
 
-    def walk(node: Any) -> Any:
+    def walk(node: Any) -> Any:  # noqa: ANN401 - JSON of any shape
         if isinstance(node, list):
             return [walk(item) for item in node if not (isinstance(item, dict) and item.get("type") == "Prepend")]
         if not isinstance(node, dict):

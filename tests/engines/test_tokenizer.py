@@ -14,12 +14,14 @@ from gateway.engines.tokenizer import HfTokenizer, unspaced
 pytest.importorskip("transformers")
 
 CHATML = (
-    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nBe kind<|im_end|>\n{% endif %}"
+    "{% for m in messages %}"
+    "{% if loop.first and m.role != 'system' %}<|im_start|>system\nBe kind<|im_end|>\n{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 GEMMA = (
-    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     "<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn>model\n{% endif %}"
 )
@@ -43,7 +45,7 @@ def byte_level() -> HfTokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: id for id, token in enumerate([*CHATML_CONTROL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    vocabulary = {token: at for at, token in enumerate([*CHATML_CONTROL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     merges = merges_to(vocabulary, [*CHATML_CONTROL, "yes", "no"])
     backend = Tokenizer(models.BPE(vocabulary, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
@@ -60,7 +62,7 @@ def gemma_like(thought: str = "", **model: Any) -> HfTokenizer:
 
     characters = [chr(code) for code in range(33, 127)] + ["\n", "▁", "\n\n"]
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    vocabulary = {token: id for id, token in enumerate([*GEMMA_CONTROL, "<table>", *characters, *bytes_])}
+    vocabulary = {token: at for at, token in enumerate([*GEMMA_CONTROL, "<table>", *characters, *bytes_])}
     merges = merges_to(vocabulary, [*GEMMA_CONTROL, "<table>", "yes"])
     backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True, **model))
     backend.normalizer = normalizers.Replace(" ", "▁")
@@ -82,9 +84,7 @@ def unigram() -> HfTokenizer:
     backend = Tokenizer(models.Unigram([*pieces, ("▁", -9.0)], unk_id=0, byte_fallback=False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     backend.add_special_tokens([AddedToken(token, special=True) for token in CHATML_CONTROL])
-    return HfTokenizer(
-        PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", chat_template=CHATML)
-    )
+    return HfTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", chat_template=CHATML))
 
 
 BYTE_LEVEL, GEMMA_LIKE = byte_level(), gemma_like(THOUGHT)
@@ -101,7 +101,9 @@ def test_text_that_spells_a_control_token_stays_text(tokenizer: HfTokenizer) -> 
 
 
 @given(
-    st.lists(st.sampled_from([*GEMMA_CONTROL, *CHATML_CONTROL, "<", "|", ">", "turn", " ", "\n\n"]) | st.text(max_size=5))
+    st.lists(
+        st.sampled_from([*GEMMA_CONTROL, *CHATML_CONTROL, "<", "|", ">", "turn", " ", "\n\n"]) | st.text(max_size=5)
+    )
 )
 def test_no_text_becomes_a_control_token_and_none_is_lost(parts: list[str]) -> None:
     text = "".join(parts)
