@@ -224,7 +224,7 @@ class Settings:
 
     # Serving
     role: Role = _setting("default", member_of(Role), "dgem's role; both are served alike")
-    host: str = _setting("0.0.0.0", text("an address"), "Address to listen on")
+    host: str = _setting("0.0.0.0", text("an address"), "Address to listen on")  # noqa: S104 - a server is to be reached
     port: int = _setting("8080", whole(1, 65535), "HTTP port")
     http_idle_timeout: int = _setting(
         "120", whole(0, 86400), "Seconds before an idle keep-alive connection is closed; 0 is never"
@@ -293,6 +293,7 @@ class Settings:
     )
     max_queue: int = _setting("256", whole(0, 1048576), "Decisions that may wait; more are refused with 529")
     queue_timeout: float = _setting("8", number(0.001, 3600), "Seconds that a decision may wait")
+    request_timeout: float = _setting("120", number(0.001, 3600), "Seconds that a decision may take in all")
 
     # Logs
     log_level: str = _setting("info", one_of("debug", "info", "warning", "error"), "Least severe lines that are logged")

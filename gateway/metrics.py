@@ -1,0 +1,370 @@
+"""What can be seen from outside: every metric, declared once, and the one record of a request that feeds them all.
+
+The app's edge hands a finished `RequestRecord` to `Metrics.observe`, which counts it and writes its one log line. No
+state, question, answer or key is in a record, so none can reach a metric or a log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Literal, TextIO
+
+import orjson
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from decisions.protocol import ChoiceQuestion, Decision, NoulQuestion, Question, ScoreQuestion
+
+from .config import LogFormat
+from .inflight import QueueSnapshot
+
+Labels = tuple[str, ...]
+Stage = Literal["parse", "plan", "queue", "engine", "combine"]
+
+OTHER = "other"
+"""The route of every path that is not ours, so that strangers cannot add time series."""
+QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
+"""Routes that machines ask all the time; their log lines are of level debug."""
+LONGEST_PATH = 100
+"""Characters of a path that a log line shows."""
+SERVER_ERROR = 500
+
+QUESTION_TYPES = {NoulQuestion: "noul", ChoiceQuestion: "choice", ScoreQuestion: "score"}
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of every histogram's buckets, in seconds: a stage takes 0.1 ms, a queued decision some seconds."""
+
+
+# --- Every metric -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric: its name with its unit, what it counts, and its labels."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+REQUESTS = Declared("counter", "canvasgate_requests_total", "HTTP requests answered.", ("route", "status"))
+ERRORS = Declared("counter", "canvasgate_errors_total", "Requests that ended in an error, by its code.", ("code",))
+REQUEST_SECONDS = Declared("histogram", "canvasgate_request_seconds", "Time from request to answer.", ("route",))
+STAGE_SECONDS = Declared("histogram", "canvasgate_stage_seconds", "Time that a request spent in a stage.", ("stage",))
+DECISIONS = Declared("counter", "canvasgate_decisions_total", "Decisions made, by the name of the key.", ("key",))
+QUESTIONS = Declared("counter", "canvasgate_questions_total", "Questions answered.", ("type",))
+READS = Declared("counter", "canvasgate_reads_total", "Engine reads of the decisions made.")
+TOKENS = Declared(
+    "counter", "canvasgate_tokens_total", "Tokens put before the model, computed anew or cached.", ("source",)
+)
+INFLIGHT_DECISIONS = Declared("gauge", "canvasgate_inflight_decisions", "Decisions being worked on.")
+INFLIGHT_READS = Declared("gauge", "canvasgate_inflight_reads", "Reads that these decisions hold.")
+QUEUED = Declared("gauge", "canvasgate_queued_decisions", "Decisions that wait.", ("lane",))
+OLDEST = Declared("gauge", "canvasgate_queue_oldest_seconds", "Time that the longest-waiting decision has waited.")
+EXPECTED_WAIT = Declared("gauge", "canvasgate_queue_expected_wait_seconds", "Time that a small newcomer would wait.")
+DRAINING = Declared("gauge", "canvasgate_draining", "1 while the queue takes nothing new.")
+ENGINE_UP = Declared("gauge", "canvasgate_engine_up", "1 while a decision would be answered.")
+ENGINE_PHASE = Declared("gauge", "canvasgate_engine_phase", "1 for what the gateway is doing now.", ("phase",))
+BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.", ("version", "engine", "model"))
+
+METRICS = (
+    *(REQUESTS, ERRORS, REQUEST_SECONDS, STAGE_SECONDS, DECISIONS, QUESTIONS, READS, TOKENS),
+    *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING),
+    *(ENGINE_UP, ENGINE_PHASE, BUILD_INFO),
+)
+"""All of them, for docs and dashboards; the process' own memory, CPU and files come beside them as `process_*`."""
+
+
+# --- A request --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What one request did and how long it took, filled in while it is served. Times are in seconds.
+
+    `key` is the name of the caller's key, never the key. `code` is the error's code, empty where there was none.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    status: int = 0
+    code: str = ""
+    key: str = ""
+    seconds: float = 0.0
+    body_bytes: int = 0
+    questions: Mapping[str, int] = field(default_factory=dict)
+    reads: int = 0
+    tokens: int = 0
+    cached_tokens: int = 0
+    stages: dict[Stage, float] = field(default_factory=dict)
+    _stage: Stage | None = None
+    _since: float = 0.0
+
+    def enter(self, stage: Stage) -> None:
+        """Leave the stage before and begin this one; a stage that is entered again adds to its time."""
+        now = time.perf_counter()
+        if self._stage is not None:
+            self.stages[self._stage] = self.stages.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+
+    def leave(self) -> None:
+        """End the last stage; harmless when none runs."""
+        if self._stage is not None:
+            self.stages[self._stage] = self.stages.get(self._stage, 0.0) + time.perf_counter() - self._since
+            self._stage = None
+
+    def decided(self, questions: Iterable[Question], decision: Decision) -> None:
+        """Count what the decision took."""
+        counts: dict[str, int] = {}
+        for question in questions:
+            name = QUESTION_TYPES[type(question)]
+            counts[name] = counts.get(name, 0) + 1
+        self.questions = counts
+        self.reads = decision.reads
+        self.tokens = decision.usage.input_tokens
+        self.cached_tokens = decision.usage.cached_tokens
+
+    @property
+    def timed(self) -> bool:
+        """Whether `server_timing` has anything to say."""
+        return self._stage in {"queue", "engine"} or not self.stages.keys().isdisjoint(("queue", "engine"))
+
+    def server_timing(self) -> str:
+        """The value of a `Server-Timing` header: milliseconds in the queue and in the engine."""
+        self.leave()
+        named: tuple[Stage, ...] = ("queue", "engine")
+        return ", ".join(f"{stage};dur={self.stages[stage] * 1000:.2f}" for stage in named if stage in self.stages)
+
+    def log_fields(self) -> dict[str, Any]:
+        """What the request's log line says; what is zero or empty is left out. Times are in milliseconds."""
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": self.path[:LONGEST_PATH],
+            "status": self.status,
+            "ms": int(self.seconds * 1e6) / 1000,
+        }
+        for name in ("code", "key", "body_bytes", "questions", "reads", "tokens", "cached_tokens"):
+            if value := getattr(self, name):
+                fields[name] = value
+        if self.stages:
+            fields["stages_ms"] = {stage: int(seconds * 1e6) / 1000 for stage, seconds in self.stages.items()}
+        return fields
+
+
+# --- Counting ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """The engine as `/metrics` shows it. Of `phase`, only what stands before a colon becomes a label."""
+
+    up: bool
+    phase: str
+    kind: str = ""
+    model: str = ""
+
+
+class Metrics(Collector):
+    """The metrics of one app, in a registry of their own, so that a process can hold many apps.
+
+    `paths` are the routes that get a label of their own. Everything is counted on the event loop in plain numbers
+    and handed to the library at a scrape, for its own counters take a lock and several microseconds each time.
+    """
+
+    def __init__(self, version: str, paths: Collection[str] = ()) -> None:
+        self.version = version
+        self.log = logging.getLogger("canvasgate.request")
+        self._paths = frozenset(paths)
+        self._queue: Callable[[], QueueSnapshot] | None = None
+        self._engine: Callable[[], EngineState] | None = None
+        self._requests: defaultdict[Labels, int] = defaultdict(int)
+        self._errors: defaultdict[Labels, int] = defaultdict(int)
+        self._decisions: defaultdict[Labels, int] = defaultdict(int)
+        self._questions: defaultdict[Labels, int] = defaultdict(int)
+        self._reads = self._computed = self._cached = 0
+        self._request_seconds: defaultdict[str, _Timings] = defaultdict(_Timings)
+        self._stage_seconds: defaultdict[str, _Timings] = defaultdict(_Timings)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    def watch(
+        self, *, queue: Callable[[], QueueSnapshot] | None = None, engine: Callable[[], EngineState] | None = None
+    ) -> None:
+        """Show these at every scrape; either may come later, once it exists."""
+        self._queue = queue or self._queue
+        self._engine = engine or self._engine
+
+    def observe(self, record: RequestRecord) -> None:
+        """Count a request that has ended, and write its log line."""
+        record.leave()
+        route = record.path.rstrip("/")
+        if route not in self._paths:
+            route = OTHER
+        self._requests[route, str(record.status)] += 1
+        self._request_seconds[route].add(record.seconds)
+        for stage, seconds in record.stages.items():
+            self._stage_seconds[stage].add(seconds)
+        if record.code:
+            self._errors[(record.code,)] += 1
+        if record.questions:
+            self._observe_decision(record)
+        self._write(record, route)
+
+    def _observe_decision(self, record: RequestRecord) -> None:
+        self._decisions[(record.key,)] += 1
+        for name, count in record.questions.items():
+            self._questions[(name,)] += count
+        self._reads += record.reads
+        self._computed += record.tokens - record.cached_tokens
+        self._cached += record.cached_tokens
+
+    def _write(self, record: RequestRecord, route: str) -> None:
+        level = logging.WARNING if record.status >= SERVER_ERROR else logging.INFO
+        if route in QUIET_ROUTES:
+            level = logging.DEBUG
+        if self.log.isEnabledFor(level):
+            # Straight to the handlers: looking up the calling line costs more than all the rest of a log line.
+            line = logging.LogRecord(self.log.name, level, "", 0, "request", None, None)
+            line.fields = record.log_fields()
+            self.log.handle(line)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """The body and the content type of `/metrics`."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything counted so far, and the queue and the engine as they are now; the library asks at a scrape."""
+        yield _counter(REQUESTS, self._requests)
+        yield _counter(ERRORS, self._errors)
+        yield _histogram(REQUEST_SECONDS, self._request_seconds)
+        yield _histogram(STAGE_SECONDS, self._stage_seconds)
+        yield _counter(DECISIONS, self._decisions)
+        yield _counter(QUESTIONS, self._questions)
+        yield _counter(READS, {(): self._reads})
+        yield _counter(TOKENS, {("computed",): self._computed, ("cached",): self._cached})
+        if self._queue:
+            yield from self._collect_queue(self._queue())
+        engine = self._engine() if self._engine else EngineState(up=False, phase="starting")
+        yield _gauge(ENGINE_UP, {(): float(engine.up)})
+        yield _gauge(ENGINE_PHASE, {(engine.phase.partition(":")[0],): 1.0})
+        yield _gauge(BUILD_INFO, {(self.version, engine.kind, engine.model): 1.0})
+
+    @staticmethod
+    def _collect_queue(seen: QueueSnapshot) -> Iterator[Metric]:
+        yield _gauge(INFLIGHT_DECISIONS, {(): seen.decisions})
+        yield _gauge(INFLIGHT_READS, {(): seen.reads})
+        yield _gauge(QUEUED, {("small",): seen.waiting_small, ("large",): seen.waiting_large})
+        yield _gauge(OLDEST, {(): seen.oldest})
+        yield _gauge(EXPECTED_WAIT, {(): seen.expected_wait})
+        yield _gauge(DRAINING, {(): float(seen.draining)})
+
+
+class _Timings:
+    """A histogram's numbers: how many times fell into each bucket, the last one above all bounds, and their sum."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(SECONDS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(SECONDS, seconds)] += 1
+        self.total += seconds
+
+
+def _counter(declared: Declared, values: Mapping[Labels, float]) -> Metric:
+    family = CounterMetricFamily(declared.name, declared.help, labels=declared.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _gauge(declared: Declared, values: Mapping[Labels, float]) -> Metric:
+    family = GaugeMetricFamily(declared.name, declared.help, labels=declared.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(declared: Declared, values: Mapping[str, _Timings]) -> Metric:
+    family = HistogramMetricFamily(declared.name, declared.help, labels=declared.labels)
+    bounds = [*map(str, SECONDS), "+Inf"]
+    for label, timings in values.items():
+        counts = map(float, accumulate(timings.buckets))
+        family.add_metric([label], list(zip(bounds, counts, strict=True)), timings.total)
+    return family
+
+
+# --- Log lines --------------------------------------------------------------------------------------------------------
+
+
+class LineFormatter(logging.Formatter):
+    """One line per event, in UTC, as JSON or as text; an exception's traceback goes into the line."""
+
+    def __init__(self, form: LogFormat) -> None:
+        super().__init__()
+        self.write = _json_line if form is LogFormat.JSON else _text_line
+        self._second = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a log record, whoever made it."""
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        if record.exc_info:
+            fields = {**fields, "exception": self.formatException(record.exc_info)}
+        line = {
+            "at": self._at(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        return self.write(line | fields)
+
+    def _at(self, created: float) -> str:
+        second = int(created)
+        if second != self._second[0]:  # written out once a second
+            self._second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+        return f"{self._second[1]}.{int((created - second) * 1000):03d}Z"
+
+
+def _json_line(line: dict[str, Any]) -> str:
+    return orjson.dumps(line, default=str).decode()
+
+
+def _text_line(line: dict[str, Any]) -> str:
+    words = [line.pop(name) for name in ("at", "level", "logger", "event")]
+    return " ".join([*words, *(f"{name}={_text_value(value)}" for name, value in line.items())])
+
+
+def _text_value(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join([f"{name}:{part}" for name, part in value.items()])
+    written = str(value)
+    # Whatever a client puts into a path stays within its line and its field.
+    return written if written.isprintable() and " " not in written else repr(written)
+
+
+def configure_logging(level: str, form: LogFormat, stream: TextIO | None = None) -> None:
+    """Send all log lines of this process to `stream` (standard error when None).
+
+    `level` is for our own lines and the server's; of libraries only warnings and worse are shown.
+    """
+    # Our lines name no thread, process or task, so logging need not look them up for each of them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(LineFormatter(form))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    for name in ("canvasgate", "uvicorn"):
+        logging.getLogger(name).setLevel(level.upper())
