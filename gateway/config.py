@@ -229,7 +229,6 @@ class Settings:
     http_idle_timeout: int = _setting(
         "120", whole(0, 86400), "Seconds before an idle keep-alive connection is closed; 0 is never"
     )
-    request_timeout: float = _setting("60", number(0.001, 3600), "Seconds that a request may take in all, or 504")
     drain_delay: float = _setting("5", number(0, 3600), "Seconds that a stopping gateway serves on, unready")
     drain_timeout: int = _setting("30", whole(0, 3600), "Seconds that requests have to finish after that")
     max_body: int = _setting(str(32 * MIB), whole(1024, 1024 * MIB), "Bytes of a body, as sent and decompressed")

@@ -1,0 +1,263 @@
+"""The composition root: opens the engine, builds planner, queue and service, and lists routes and middleware."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from decisions.errors import DecisionError, EngineUnavailable
+from decisions.isolation import IsolationBounds
+from decisions.plan import Planner
+from decisions.prompt import PROMPT_VERSION
+from decisions.protocol import ReadSettings
+
+from . import __version__
+from .config import Settings
+from .engines import Engine
+from .engines.opening import open_engine
+from .inflight import MemoryQueue, QueueBounds
+from .metrics import EngineState, Metrics, RequestRecord
+from .middleware import BodyMiddleware, KeyMiddleware, RequestMiddleware
+from .routes import PATHS, routes
+from .service import DecisionService, Patience
+from .wire import Report, ServedNames, ShapeLimits, Wire
+
+log = logging.getLogger("canvasgate")
+
+HEALTH_INTERVAL = 1.0
+"""Seconds between two looks at the engine's health."""
+ANSWER_HEADERS = ("x-typesafe-request-id", "x-request-id", "retry-after", "retry-after-ms", "server-timing")
+
+
+class Gateway:
+    """What one process serves: its engine, once that is open, and how far along it is."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.phase = "starting"
+        """What the gateway is doing; a reason may follow behind a colon."""
+        self.failed = False
+        self.draining = False
+        self.stop_serving: Callable[[], None] = lambda: None
+        """Called when the process should end; the server sets it."""
+        self.metrics = Metrics(__version__, PATHS)
+        self.metrics.watch(engine=self._engine_state)
+        self.opened = asyncio.Event()
+        """Set once the engine is open, or has failed to open."""
+        self._serving: Serving | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def serving(self) -> Serving:
+        """What serves decisions. Raises `EngineUnavailable` until the engine is open, and after it has died."""
+        if self._serving is None or self.failed:
+            raise EngineUnavailable(f"The engine is not ready: {self.phase}.", retry_after=2.0)
+        return self._serving
+
+    def start(self) -> None:
+        """Begin to open the engine in the background, so that `/health` answers meanwhile."""
+        self._running = asyncio.create_task(self._run())
+        self._running.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Stop watching, and close the engine."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        if self._serving is not None:
+            await self._serving.engine.close()
+
+    def start_draining(self) -> None:
+        """Become unready at once, and stop serving after the drain delay."""
+        if self.draining:
+            return
+        self.draining = True
+        self.phase = "draining"
+        log.info("draining: unready now, serving for another %g s", self.settings.drain_delay)
+        asyncio.get_running_loop().call_later(self.settings.drain_delay, self.stop_serving)
+
+    async def _run(self) -> None:
+        started = time.monotonic()
+        engine = await open_engine(self.settings, self._progress)
+        self._serving = Serving(self.settings, engine)
+        self.metrics.watch(queue=self._serving.queue.snapshot)
+        self.phase = "ready"
+        self.opened.set()
+        log.info("ready after %.1f s: %s engine, model %s", time.monotonic() - started, engine.kind, engine.model.name)
+        while (health := await engine.health()).alive:
+            await asyncio.sleep(HEALTH_INTERVAL)
+        raise EngineUnavailable(f"The engine has died: {health.detail}")
+
+    def _progress(self, phase: str) -> None:
+        self.phase = phase
+        log.info("%s", phase)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        """The engine could not be opened or has died: say so, and let a supervisor start the process again."""
+        if running.cancelled():
+            return
+        error = running.exception()
+        self.failed = True
+        self.phase = f"failed: {error}"
+        self.opened.set()
+        log.critical("%s", self.phase, exc_info=None if isinstance(error, DecisionError) else error)
+        self.stop_serving()
+
+    def unready_reason(self) -> str:
+        """Why a decision would not be answered now; empty when it would be."""
+        return "" if self.phase == "ready" else self.phase
+
+    def health_body(self) -> dict[str, Any]:
+        """The body of `/health`."""
+        body: dict[str, Any] = {
+            "status": "ok",
+            "version": __version__,
+            "phase": self.phase,
+            "ready": not self.unready_reason(),
+        }
+        if self._serving is not None:
+            model = self._serving.engine.model
+            body |= {
+                "engine": self._serving.engine.kind,
+                "model": model.name,
+                "revision": model.revision,
+                "architecture": model.architecture,
+            }
+        return body
+
+    def limits_body(self) -> dict[str, Any]:
+        """The body of `/v1/limits`."""
+        serving, settings = self.serving, self.settings
+        limits, queue = serving.engine.limits, serving.queue.snapshot()
+        return {
+            "model": serving.wire.names.served,
+            "context_tokens": limits.context,
+            "canvas_tokens": limits.canvas,
+            "slots_per_read": limits.slots,
+            "label_ids_per_read": limits.label_ids,
+            "reads_at_once": limits.reads,
+            "max_questions": settings.max_questions,
+            "max_options": settings.max_options,
+            "max_levels": settings.max_levels,
+            "max_body_bytes": settings.max_body,
+            "max_queue": settings.max_queue,
+            "queue_timeout_seconds": settings.queue_timeout,
+            "expected_wait_seconds": queue.expected_wait,
+            "defaults": asdict(serving.wire.defaults),
+        }
+
+    def report(self, record: RequestRecord) -> Report:
+        """What a decision's diagnostics tell of this gateway."""
+        return Report(
+            self.serving.fingerprint, record.stages.get("queue", 0.0), record.stages.get("engine", 0.0)
+        )
+
+    def _engine_state(self) -> EngineState:
+        serving = self._serving
+        if serving is None:
+            return EngineState(up=False, phase=self.phase)
+        return EngineState(not self.unready_reason(), self.phase, serving.engine.kind, serving.engine.model.name)
+
+
+class Serving:
+    """What is built around an open engine: planner, queue, service and wire. Raises `UnfitTokenizer`."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        bounds = IsolationBounds(settings.isolate_auto_max, settings.isolate_max_questions)
+        planner = Planner(engine.tokenizer, engine.limits, engine.form, bounds)
+        patience = Patience(settings.queue_timeout, settings.request_timeout)
+        self.engine = engine
+        self.queue = MemoryQueue(
+            QueueBounds(
+                reads=engine.limits.reads,
+                decisions=settings.max_inflight or None,
+                waiting=settings.max_queue,
+                patience=settings.queue_timeout,
+            )
+        )
+        self.service = DecisionService(engine, planner, self.queue, patience)
+        self.wire = Wire(
+            ShapeLimits(settings.max_questions, settings.max_options, settings.max_levels),
+            defaults(settings),
+            ServedNames(settings.served_model_name or engine.model.name),
+        )
+        self.fingerprint = {
+            "model": engine.model.name,
+            "revision": engine.model.revision,
+            "engine": engine.kind,
+            "gateway": __version__,
+            "prompt": PROMPT_VERSION,
+            "canvas": engine.limits.canvas,
+        }
+
+
+def defaults(settings: Settings) -> ReadSettings:
+    """How questions are read where the request does not say."""
+    return ReadSettings(
+        isolate=settings.default_isolate,
+        layout=settings.default_layout,
+        debias=settings.default_debias,
+        samples=settings.default_samples,
+        seed_token=settings.default_seed_token,
+        temperatures=settings.temperature,
+    )
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The ASGI app; its gateway is `app.state.gateway`."""
+    gateway = Gateway(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        gateway.start()
+        yield
+        await gateway.close()
+
+    app = Starlette(
+        routes=routes(),
+        middleware=middleware(settings, gateway.metrics),
+        exception_handlers={HTTPException: http_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.gateway = gateway
+    return app
+
+
+def middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
+    """Outermost first."""
+    layers = [Middleware(RequestMiddleware, metrics=metrics)]
+    if settings.cors_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),
+                expose_headers=ANSWER_HEADERS,
+            )
+        )
+    bearers = [settings.api_key] if settings.api_key else []
+    if bearers or settings.dgem_server_key:
+        layers.append(Middleware(KeyMiddleware, bearers=bearers, server_keys=settings.dgem_server_key))
+    layers.append(Middleware(BodyMiddleware, cap=settings.max_body))
+    return layers
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in the protocol's shape."""
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)

@@ -1,0 +1,144 @@
+"""The endpoints, a few lines each: parse, ask the service, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from decisions.protocol import Decision
+
+from . import __version__
+from .middleware import HEAVY_BODY, ClientLeft
+from .wire import Report, WireRequest
+
+if TYPE_CHECKING:
+    from .app import Gateway
+
+T = TypeVar("T")
+WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
+"""RFC 7240's preference of how many seconds a caller is willing to wait."""
+
+Parse = Callable[[bytes, str | None], WireRequest]
+Write = Callable[[WireRequest, Decision, Report], bytes]
+
+
+def gateway_of(request: Request) -> Gateway:
+    """The gateway that the app was made for."""
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+async def systemone(request: Request) -> Response:
+    """`POST /v1/systemone`: all questions of one request about one state."""
+    wire = gateway_of(request).serving.wire
+    return await decide(request, wire.parse_systemone, wire.systemone_body)
+
+
+async def decisions(request: Request) -> Response:
+    """`POST /v1/decisions`: the same in the OpenAI form, or in the System One form where that is what was sent."""
+    wire = gateway_of(request).serving.wire
+    return await decide(request, wire.parse_decisions, wire.decisions_body)
+
+
+async def decide(request: Request, parse: Parse, write: Write) -> Response:
+    """What every decision route does, whatever its form."""
+    gateway = gateway_of(request)
+    record, body = request.state.record, request.state.body
+    record.body_bytes = len(body)
+    record.enter("parse")
+    content_type = request.headers.get("content-type")
+    if len(body) > HEAVY_BODY:
+        asked = await asyncio.to_thread(parse, body, content_type)
+    else:
+        asked = parse(body, content_type)
+    deciding = gateway.serving.service.decide(asked, record, preferred_wait(request))
+    decision = await while_connected(request, deciding)
+    record.decided(asked.questions, decision)
+    return Response(write(asked, decision, gateway.report(record)), media_type="application/json")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client leaves; raises `ClientLeft` then."""
+    task = asyncio.current_task()
+    left = False
+
+    async def watch() -> None:
+        nonlocal left
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        left = True
+        if task is not None:
+            task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if left and task is not None:
+            task.uncancel()
+            raise ClientLeft from None
+        raise
+    finally:
+        watcher.cancel()
+
+
+def preferred_wait(request: Request) -> float | None:
+    """Seconds of `Prefer: wait=N`, where the caller sent it."""
+    found = WAIT.search(request.headers.get("prefer", ""))
+    return float(found.group(1)) if found else None
+
+
+async def models(request: Request) -> Response:
+    """`GET /v1/models`: what may stand in a request's `model`, in TypeSafe's form and in OpenAI's."""
+    return JSONResponse(gateway_of(request).serving.wire.models_body())
+
+
+async def limits(request: Request) -> Response:
+    """`GET /v1/limits`: what one request may hold, and what holds where it says nothing."""
+    return JSONResponse(gateway_of(request).limits_body())
+
+
+async def health(request: Request) -> Response:
+    """`GET /health`: 200 while the process lives, with what it serves and how far along it is."""
+    return JSONResponse(gateway_of(request).health_body())
+
+
+async def ready(request: Request) -> Response:
+    """`GET /ready`: 200 only when a decision would be answered; else 503 with the reason."""
+    reason = gateway_of(request).unready_reason()
+    return JSONResponse({"ready": not reason, "reason": reason}, status_code=503 if reason else 200)
+
+
+async def metrics(request: Request) -> Response:
+    """`GET /metrics`: everything counted, in Prometheus' text form."""
+    body, content_type = gateway_of(request).metrics.exposition()
+    return Response(body, headers={"content-type": content_type})
+
+
+async def openapi(request: Request) -> Response:
+    """`GET /openapi.json`: this API, composed from the files in `schemas/`."""
+    return JSONResponse(gateway_of(request).serving.wire.openapi(__version__))
+
+
+POSTS = {"/v1/systemone": systemone, "/systemone": systemone, "/v1/decisions": decisions}
+GETS = {
+    "/v1/models": models,
+    "/v1/limits": limits,
+    "/health": health,
+    "/ready": ready,
+    "/metrics": metrics,
+    "/openapi.json": openapi,
+}
+PATHS = frozenset(POSTS) | frozenset(GETS)
+
+
+def routes() -> list[Route]:
+    """The route table. A POST is served with and without a trailing slash: a redirect would lose its body."""
+    posts = [Route(path + slash, endpoint, methods=["POST"]) for path, endpoint in POSTS.items() for slash in ("", "/")]
+    return posts + [Route(path, endpoint, methods=["GET"]) for path, endpoint in GETS.items()]
