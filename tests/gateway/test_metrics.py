@@ -304,3 +304,11 @@ def test_times_are_utc_to_the_millisecond(created: float, written: str) -> None:
     record = logging.makeLogRecord({"msg": "x", "created": created})
 
     assert json.loads(LineFormatter(LogFormat.JSON).format(record))["at"] == written
+
+
+def test_two_lines_of_one_second_differ_in_milliseconds() -> None:
+    """The second is written out once, and the rest each time."""
+    formatter = LineFormatter(LogFormat.JSON)
+    lines = [formatter.format(logging.makeLogRecord({"msg": "x", "created": at})) for at in (5.25, 5.75)]
+
+    assert [json.loads(line)["at"][-9:] for line in lines] == [":05.250Z", ":05.750Z"]
