@@ -1,0 +1,87 @@
+"""The protocol's JSON at the edge: bytes become a request, a decision becomes bytes, an error becomes its answer.
+
+`body` reads the bytes, `media` finds them in a form, `decisions.schema` checks them, `systemone_form` and
+`decisions_form` know the two forms, `error_answers` has the table of statuses, `openapi` describes it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from decisions.hints import DECISIONS, DECISIONS_QUESTION, SYSTEM_ONE, SYSTEM_ONE_QUESTION
+from decisions.protocol import Decision, ReadSettings
+from decisions.schema import RequestShape, ShapeLimits
+
+from . import decisions_form, systemone_form
+from .body import parse_body
+from .error_answers import ErrorAnswer, error_answer, internal_error
+from .forms import Report, WireRequest
+from .media import json_part
+from .names import ServedNames
+from .openapi import openapi
+from .unsupported import refuse_unsupported
+
+__all__ = [
+    "ErrorAnswer",
+    "Report",
+    "ServedNames",
+    "ShapeLimits",
+    "Wire",
+    "WireRequest",
+    "error_answer",
+    "internal_error",
+]
+
+Build = Callable[[Mapping[str, Any], ReadSettings], WireRequest]
+
+
+class Wire:
+    """Both forms of request and answer for one served model; everything is compiled here, once.
+
+    `defaults` hold where a request says nothing. What `parse_*` returns has been checked in full, and what they raise
+    is a `DecisionError`, whatever the bytes were.
+    """
+
+    def __init__(self, limits: ShapeLimits, defaults: ReadSettings, names: ServedNames) -> None:
+        self.limits = limits
+        self.defaults = defaults
+        self.names = names
+        self._systemone = RequestShape("systemone.request", limits, SYSTEM_ONE, SYSTEM_ONE_QUESTION)
+        self._decisions = RequestShape("decisions.request", limits, DECISIONS, DECISIONS_QUESTION)
+
+    def parse_systemone(self, body: bytes, content_type: str | None = None) -> WireRequest:
+        """The request of `POST /v1/systemone`."""
+        return self._request(parse_body(json_part(body, content_type)), self._systemone, systemone_form.request_of)
+
+    def parse_decisions(self, body: bytes, content_type: str | None = None) -> WireRequest:
+        """The request of `POST /v1/decisions`: in the OpenAI form, or in the System One form where its questions are."""
+        given = parse_body(json_part(body, content_type))
+        if isinstance(given.get("questions"), dict):
+            return self._request(given, self._systemone, systemone_form.request_of)
+        return self._request(given, self._decisions, decisions_form.request_of)
+
+    def _request(self, given: dict[str, Any], shape: RequestShape, build: Build) -> WireRequest:
+        refuse_unsupported(given)
+        shape.check(given)
+        self.names.check(given["model"])
+        return build(given, self.defaults)
+
+    def systemone_body(self, request: WireRequest, decision: Decision, report: Report | None = None) -> bytes:
+        """The answer of `POST /v1/systemone`; `report` is shown where the request asks for diagnostics."""
+        return orjson.dumps(systemone_form.body_of(self.names.served, request, decision, report))
+
+    def decisions_body(self, request: WireRequest, decision: Decision, report: Report | None = None) -> bytes:
+        """The answer of `POST /v1/decisions`, in the form in which the request came."""
+        form = systemone_form if request.spellings is None else decisions_form
+        return orjson.dumps(form.body_of(self.names.served, request, decision, report))
+
+    def models_body(self) -> dict[str, Any]:
+        """The body of `GET /v1/models`."""
+        return self.names.body()
+
+    def openapi(self, version: str) -> dict[str, Any]:
+        """The body of `GET /openapi.json`."""
+        return openapi(version, self.limits)
