@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -55,7 +54,7 @@ class ErrorAnswer:
 def error_answer(error: DecisionError) -> ErrorAnswer:
     """The answer to an error, in the shape that the reference gives it."""
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-    detail: Any = {"error_type": error.code, "message": error.message}
+    detail: object = {"error_type": error.code, "message": error.message}
     if isinstance(error, SchemaViolation):
         detail = [
             {"type": fault.type, "loc": fault.loc, "msg": fault.msg, "input": fault.input} for fault in error.faults
@@ -81,7 +80,7 @@ def _retry_headers(error: DecisionError, status: int) -> Headers:
     )
 
 
-def _answer(status: int, code: str, detail: Any, headers: Headers) -> ErrorAnswer:
+def _answer(status: int, code: str, detail: object, headers: Headers) -> ErrorAnswer:
     body = orjson.dumps({"detail": detail})
     return ErrorAnswer(
         status,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,7 +64,7 @@ def read_settings(body: Mapping[str, Any], defaults: ReadSettings) -> ReadSettin
     if _SETTINGS.isdisjoint(body):
         return defaults
     given = {name: body[name] for name in _SETTINGS if body.get(name) is not None}
-    readers = {
+    readers: dict[str, Callable[[Any], object]] = {
         "isolate": Isolation,
         "layout": Layout,
         "debias": Debias,

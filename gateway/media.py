@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from decisions.errors import Fault, SchemaViolation, UnsupportedFeature
 from decisions.excerpt import short
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 NO_IMAGES = "The served model reads text only: images are not supported. Send the request as JSON, without images."
 MAX_PARTS = 64
@@ -62,7 +67,7 @@ class _Form:
         self._wanted = False
         self._body = body
 
-    def callbacks(self) -> dict[str, object]:
+    def callbacks(self) -> MultipartCallbacks:
         """What the parser calls, by its names."""
         return {
             "on_part_begin": self._begin,

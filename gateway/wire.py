@@ -57,7 +57,7 @@ class Wire:
         return self._request(parse_body(json_part(body, content_type)), self._systemone, systemone_form.request_of)
 
     def parse_decisions(self, body: bytes, content_type: str | None = None) -> WireRequest:
-        """The request of `POST /v1/decisions`: in the OpenAI form, or in the System One form where its questions are."""
+        """The request of `POST /v1/decisions`: in the OpenAI form, or in System One's where `questions` is a map."""
         given = parse_body(json_part(body, content_type))
         if isinstance(given.get("questions"), dict):
             return self._request(given, self._systemone, systemone_form.request_of)
@@ -84,4 +84,4 @@ class Wire:
 
     def openapi(self, version: str) -> dict[str, Any]:
         """The body of `GET /openapi.json`."""
-        return openapi(version, self.limits)
+        return openapi(version, self.limits, self.names)
