@@ -10,59 +10,114 @@ If shares keep their ratios in any subset (Luce's choice axiom) this equals the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from .distribution import Distribution, mean_mass, normalise
-from .flow import Choosing, Flow, choose, together
-from .protocol import Option
+from .flow import Choosing, Distributions, Flow, Slots, choose, together
+from .prompt import as_text
+from .protocol import CatchAll, Option
 
 BRACKET_SIZE = 20
 """Options in a bracket at most."""
 FINALISTS = 2
 """Options of a bracket that go to the final, where that many of each fit one slot; else one."""
+MOST_CATCH_ALLS = 3
+"""More options than this that look like "none of these" are taken for ordinary ones."""
+CATCH_ALL_PHRASE = re.compile(
+    r"none of (the listed|the above|these|the options)|none apply|out[ _-]of[ _-]scope|not listed|no matching|"
+    r"not applicable",
+    re.IGNORECASE,
+)
 
 
-def split(count: int, size: int = BRACKET_SIZE) -> list[range]:
-    """Contiguous ranges over `count` options, as few as hold at most `size` each, sizes differing by at most one."""
+@dataclass(frozen=True, slots=True)
+class Brackets:
+    """One round of brackets: the original indices of each one's options, and its shares."""
+
+    members: tuple[tuple[int, ...], ...]
+    shares: tuple[Distribution, ...]
+
+    def best(self, keep: int, always: frozenset[int] = frozenset()) -> list[int]:
+        """The `keep` most probable options of each bracket (ties go to the first), and those that `always` stay."""
+        chosen = set(always)
+        for members, inside in zip(self.members, self.shares, strict=True):
+            ranked = sorted(range(len(members)), key=inside.probabilities.__getitem__, reverse=True)
+            chosen.update(members[place] for place in ranked[:keep])
+        return sorted(chosen)
+
+    def fused(self, final: dict[int, float]) -> dict[int, float]:
+        """Weight per option, from the brackets' shares and the final's by option; not yet normalised.
+
+        A finalist that stood in no bracket keeps its share of the final.
+        """
+        weights = dict(final)
+        for members, inside in zip(self.members, self.shares, strict=True):
+            won = math.fsum(final.get(index, 0.0) for index in members)
+            pairs = list(zip(members, inside.probabilities, strict=True))
+            held = math.fsum(share for index, share in pairs if index in final)
+            weights.update({index: won / held * share for index, share in pairs})
+        return weights
+
+
+def split(indices: Sequence[int], size: int = BRACKET_SIZE) -> tuple[tuple[int, ...], ...]:
+    """Contiguous brackets, as few as hold at most `size` options each, sizes differing by at most one."""
+    count = len(indices)
     brackets = math.ceil(count / size)
-    edges = [count * index // brackets for index in range(brackets + 1)]
-    return [range(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    edges = [count * number // brackets for number in range(brackets + 1)]
+    return tuple(tuple(indices[start:stop]) for start, stop in pairwise(edges))
 
 
-def finalists_of(brackets: Sequence[range], shares: Sequence[Distribution], keep: int) -> list[list[int]]:
-    """Per bracket, the indices of its `keep` most probable options, in the original order; ties go to the first."""
-    chosen = []
-    for bracket, inside in zip(brackets, shares, strict=True):
-        ranked = sorted(range(len(bracket)), key=lambda place, p=inside.probabilities: (-p[place], place))
-        chosen.append(sorted(bracket[place] for place in ranked[:keep]))
-    return chosen
-
-
-def fuse(brackets: Sequence[range], shares: Sequence[Distribution], final: dict[int, float]) -> tuple[float, ...]:
-    """Probabilities over all options from the brackets' shares and the final's shares by option index."""
-    weights = []
-    for bracket, inside in zip(brackets, shares, strict=True):
-        ours = [index for index in bracket if index in final]
-        won = math.fsum(final[index] for index in ours)
-        held = math.fsum(inside.probabilities[index - bracket.start] for index in ours)
-        weights.append(won / held)
-    return normalise(
-        [weight * share for weight, inside in zip(weights, shares, strict=True) for share in inside.probabilities]
-    )
+def catch_alls(options: Sequence[Option]) -> tuple[int, ...]:
+    """Indices of the options that mean "none of these", by the phrases in their names and descriptions."""
+    texts = [f"{option.name} {as_text(option.description or '')}" for option in options]
+    found = tuple(index for index, text in enumerate(texts) if CATCH_ALL_PHRASE.search(text))
+    return found if len(found) <= MOST_CATCH_ALLS else ()
 
 
 def route(choosing: Choosing, options: Sequence[Option]) -> Flow:
-    """Read an option set of any size: at once where it fits one slot, else in brackets and a final.
-
-    Finalists that still do not fit one slot are bracketed again.
-    """
-    room = len(choosing.alphabet)
-    if len(options) <= room:
+    """Read an option set of any size: at once where it fits one slot, else in brackets and a final."""
+    if len(options) <= len(choosing.alphabet):
         return (yield from choose(choosing, options))
-    brackets = split(len(options))
-    shares = yield from together([choose(choosing, options[b.start : b.stop]) for b in brackets])
-    keep = FINALISTS if FINALISTS * len(brackets) <= room else 1
-    finalists = [index for bracket in finalists_of(brackets, shares, keep) for index in bracket]
-    final = yield from route(choosing, [options[index] for index in finalists])
-    fused = fuse(brackets, shares, dict(zip(finalists, final.probabilities, strict=True)))
-    return Distribution(fused, mean_mass([*shares, final]))
+    mode = choosing.settings.catch_all
+    special = catch_alls(options) if mode is not CatchAll.OFF else ()
+    inside = range(len(options)) if mode is CatchAll.BOTH else [i for i in range(len(options)) if i not in special]
+    brackets = yield from read_brackets(choosing, options, split(list(inside)))
+    in_final = () if mode is CatchAll.VERIFY else special
+    room = len(choosing.alphabet) - len(in_final)
+    keep = FINALISTS if FINALISTS * len(brackets.members) <= room else 1
+    finalists = brackets.best(keep, frozenset(in_final))
+    final = yield from route_final(choosing, options, finalists)
+    weights = brackets.fused(dict(zip(finalists, final.probabilities, strict=True)))
+    mass = mean_mass([*brackets.shares, final])
+    if mode is CatchAll.VERIFY and special:
+        weights = yield from verified(choosing, options, weights, special)
+    return Distribution(normalise([weights[index] for index in range(len(options))]), mass)
+
+
+def read_brackets(
+    choosing: Choosing, options: Sequence[Option], members: tuple[tuple[int, ...], ...]
+) -> Generator[Slots, Distributions, Brackets]:
+    """Read all brackets in one round."""
+    shares = yield from together([choose(choosing, [options[index] for index in bracket]) for bracket in members])
+    return Brackets(members, shares)
+
+
+def route_final(choosing: Choosing, options: Sequence[Option], finalists: Sequence[int]) -> Flow:
+    """The final; finalists that still do not fit one slot are bracketed again, catch-alls among them as any other."""
+    return (yield from route(choosing.plainly(), [options[index] for index in finalists]))
+
+
+def verified(
+    choosing: Choosing, options: Sequence[Option], weights: dict[int, float], special: Sequence[int]
+) -> Generator[Slots, Distributions, dict[int, float]]:
+    """Read the winner against the catch-alls; what it wins is shared out as before, the rest is the catch-alls'."""
+    total = math.fsum(weights.values())
+    winner = max(weights, key=weights.__getitem__)
+    shown = sorted((winner, *special))
+    checked = yield from choose(choosing, [options[index] for index in shown])
+    against = dict(zip(shown, checked.probabilities, strict=True))
+    real = {index: weight / total * against[winner] for index, weight in weights.items()}
+    return real | {index: against[index] for index in special}

@@ -1,8 +1,9 @@
 """Packs slots into reads: onto as few canvases as fit, or one next-token read per slot where there is no canvas.
 
-A canvas is the answer text with noise in every slot, the token that closes the turn, and padding up to a multiple of
-`CANVAS_STEP`. Where its slots stand is found by tokenising the answer text once per label, and proved: each label is
-one token, at the same position, distinct, and nothing else moves.
+A canvas is the answer with noise in every slot, the token that closes the turn, and padding up to a multiple of
+`CANVAS_STEP`. An answer is a bare label, or one numbered line per slot. Every line is tokenised on its own and the ids
+are joined, as in a prompt; where a line's slot stands is found by tokenising it once per label, and proved: each label
+is one token, at the same position, distinct, and nothing else moves.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
 from .errors import TooManyTokens, UnfitTokenizer
-from .labels import ALPHABETS, DIGITS, AnswerForm, LabelSet, label_ids
+from .labels import ALPHABETS, DIGITS, AnswerForm, label_ids
 from .prompt import Page, PromptWriter
-from .protocol import SeedToken
+from .protocol import LabelSet, SeedToken
 from .reads import EngineLimits, Read, Slot, SlotPosition, Tokenizer
 
 CANVAS_STEP = 16
@@ -25,27 +26,19 @@ CANVAS_STEP = 16
 REMEMBERED_TEXTS = 4096
 REMEMBERED_LENGTH = 4096
 """Texts up to this many characters are remembered with their token ids: questions come again and again."""
-REMEMBERED_SHAPES = 4096
+REMEMBERED_LINES = 4096
 
 Labels = tuple[str, ...]
+Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CanvasShape:
-    """Where the slots of an answer text stand: its tokens with each slot at its first label, and the positions."""
+class AnswerLine:
+    """One line of an answer: its tokens with the first label in the slot, where the slot is, and the label ids."""
 
-    answer: tuple[int, ...]
-    slots: tuple[SlotPosition, ...]
-
-    @property
-    def width(self) -> int:
-        """Canvas width in tokens: the answer and the closing token, rounded up to a multiple of `CANVAS_STEP`."""
-        return -(-(len(self.answer) + 1) // CANVAS_STEP) * CANVAS_STEP
-
-    @property
-    def label_ids(self) -> frozenset[int]:
-        """The distinct label ids of all slots."""
-        return frozenset(label for slot in self.slots for label in slot.label_ids)
+    tokens: tuple[int, ...]
+    position: int
+    label_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +59,45 @@ class Placement:
     """Other slots in the same read: 0 means that the slot was read alone."""
 
 
-def answer_text(labels: Sequence[str], space: str) -> str:
-    """The answer that a canvas holds: a bare label, or one numbered line per slot."""
-    if len(labels) == 1:
-        return labels[0]
-    return "\n".join(f"{number}:{space}{label}" for number, label in enumerate(labels, start=1))
+def line_opening(number: int | None, space: str) -> str:
+    """What a canvas holds before a label: nothing where it is the only one, else a new line with the number."""
+    if number is None:
+        return ""
+    return f"{number}:{space}" if number == 1 else f"\n{number}:{space}"
 
 
-def prove_shape(tokenizer: Tokenizer, labels: tuple[Labels, ...], space: str) -> CanvasShape:
-    """Find and prove the slots of an answer with these labels per slot; raises `UnfitTokenizer` where there are none."""
-    first = [alternatives[0] for alternatives in labels]
-    answer = tokenizer.encode(answer_text(first, space))
-    slots = []
-    for index, alternatives in enumerate(labels):
-        position, ids = -1, []
-        for label in alternatives[1:] or alternatives:
-            changed = tokenizer.encode(answer_text([*first[:index], label, *first[index + 1 :]], space))
-            moved = [at for at, (old, new) in enumerate(zip(answer, changed, strict=False)) if old != new]
-            if len(changed) != len(answer) or len(moved) != 1 or position not in (-1, moved[0]):
-                raise UnfitTokenizer(f"The label {label!r} is not one token in slot {index + 1} of {len(labels)}.")
-            position = moved[0]
-            ids.append(changed[position])
-        ids.insert(0, answer[position])
-        if len(set(ids)) != len(ids):
-            raise UnfitTokenizer(f"Two labels of slot {index + 1} share one token.")
-        slots.append(SlotPosition(position, tuple(ids)))
-    return CanvasShape(tuple(answer), tuple(slots))
+def prove_line(tokenizer: Tokenizer, opening: str, labels: Labels) -> AnswerLine:
+    """Find and prove the slot behind this opening; raises `UnfitTokenizer` where labels do not stand in one slot."""
+    tokens = tokenizer.encode(opening + labels[0])
+    position, ids = -1, []
+    for label in labels[1:] or labels:
+        changed = tokenizer.encode(opening + label)
+        moved = [at for at, (old, new) in enumerate(zip(tokens, changed, strict=False)) if old != new]
+        if len(changed) != len(tokens) or len(moved) != 1 or position not in (-1, moved[0]):
+            raise UnfitTokenizer(f"The label {label!r} is not one token behind {opening!r} for the served tokenizer.")
+        position = moved[0]
+        ids.append(changed[position])
+    ids.insert(0, tokens[position])
+    if len(set(ids)) != len(ids):
+        raise UnfitTokenizer(f"Two labels share one token behind {opening!r} for the served tokenizer.")
+    return AnswerLine(tokens, position, tuple(ids))
+
+
+def canvas_width(answer: int) -> int:
+    """Canvas width in tokens for an answer of so many tokens and the closing token: a multiple of `CANVAS_STEP`."""
+    return -(-(answer + 1) // CANVAS_STEP) * CANVAS_STEP
+
+
+@dataclass(slots=True)
+class _Group:
+    """Slots that go to one read, and what they take of it as numbered questions."""
+
+    prompt: int
+    """Tokens of the prompt so far."""
+    indices: list[int] = field(default_factory=list)
+    answer: int = 0
+    """Tokens of the answer so far."""
+    label_ids: set[int] = field(default_factory=set)
 
 
 class Packer:
@@ -110,25 +116,26 @@ class Packer:
         self._tokenizer = tokenizer
         self._limits = limits
         self._form = form
-        self._shape = lru_cache(maxsize=REMEMBERED_SHAPES)(self._prove)
+        self._line = lru_cache(maxsize=REMEMBERED_LINES)(self._prove)
         self.alphabets = self._proven_alphabets()
 
-    def _prove(self, labels: tuple[Labels, ...]) -> CanvasShape:
-        if self._limits.canvas:
-            return prove_shape(self._tokenizer, labels, self._form.space)
+    def _prove(self, number: int | None, labels: Labels) -> AnswerLine:
         form = self._form
-        ids = label_ids(self._tokenizer, form.lead, tuple(form.space + label for label in labels[0]))
-        return CanvasShape((), (SlotPosition(0, ids),))
+        if self._limits.canvas:
+            return prove_line(self._tokenizer, line_opening(number, form.space), labels)
+        ids = label_ids(self._tokenizer, form.lead, tuple(form.space + label for label in labels))
+        return AnswerLine((), 0, ids)
 
     def _proven_alphabets(self) -> dict[LabelSet, Labels]:
-        self._shape((self._form.nouls,))
-        self._shape((DIGITS,))
+        numbers = (None, 1, 2) if self._limits.slots > 1 else (None,)
+        for number in numbers:
+            self._line(number, self._form.nouls)
+            self._line(number, DIGITS)
         proven = {}
         for name, alphabet in ALPHABETS.items():
             try:
-                self._shape((alphabet,))
-                if self._limits.slots > 1:
-                    self._shape((alphabet, self._form.nouls, DIGITS))
+                for number in numbers:
+                    self._line(number, alphabet)
             except UnfitTokenizer:
                 if name is LabelSet.AZ:
                     raise
@@ -141,53 +148,89 @@ class Packer:
 
         First fit in request order. Raises `TooManyTokens` when a slot's prompt alone is longer than the context.
         """
-        groups: list[list[int]] = []
-        for index, slot in enumerate(slots):
-            for group in groups:
-                if self._fits(page, [slots[i] for i in group], slot):
-                    group.append(index)
-                    break
-            else:
-                groups.append([index])
-        reads = tuple(self._read(page, [slots[i] for i in group], noise) for group in groups)
+        blocks = [self.writer.block(slot) for slot in slots]
+        groups = self._grouped(page, slots, blocks)
         placements: dict[int, Placement] = {}
+        reads = []
         for at, group in enumerate(groups):
             placements.update({index: Placement(at, k, len(group) - 1) for k, index in enumerate(group)})
-        return reads, tuple(placements[index] for index in range(len(slots)))
+            reads.append(self._read(page, [slots[i] for i in group], [blocks[i] for i in group], noise))
+        return tuple(reads), tuple([placements[index] for index in range(len(slots))])
 
-    def _fits(self, page: Page, group: list[Slot], slot: Slot) -> bool:
-        """Whether a slot may join a group of slots that are already on one canvas."""
-        first = group[0]
-        if len(group) >= self._limits.slots or slot.alone or first.alone:
-            return False
-        if (slot.order, slot.sample) != (first.order, first.sample):
-            return False
-        together = [*group, slot]
-        shape = self._shape(tuple(member.labels for member in together))
-        if shape.width > self._limits.canvas or len(shape.label_ids) > self._limits.label_ids:
-            return False
-        prompt, _ = self.writer.prompt(page, self.writer.questions(together))
-        return len(prompt) + shape.width <= self._limits.context
+    def _grouped(self, page: Page, slots: Sequence[Slot], blocks: Sequence[Tokens]) -> list[list[int]]:
+        """Indices of the slots, by read."""
+        groups: list[_Group] = []
+        joinable: dict[tuple[int, int], list[_Group]] = {}
+        frame = len(page) + len(self.writer.reply(numbered=True))
+        for index, (slot, block) in enumerate(zip(slots, blocks, strict=True)):
+            if slot.alone or self._limits.slots == 1:
+                groups.append(_Group(frame, [index]))
+                continue
+            beside = joinable.setdefault((slot.order, slot.sample), [])
+            if not any(self._join(group, index, slot, block) for group in beside):
+                group = _Group(frame)
+                self._add(group, index, slot, block)
+                groups.append(group)
+                beside.append(group)
+        return [group.indices for group in groups]
 
-    def _read(self, page: Page, group: list[Slot], noise: Noise) -> Read:
-        shape = self._shape(tuple(slot.labels for slot in group))
-        prompt, prefix = self.writer.prompt(page, self.writer.questions(group))
-        width = shape.width if self._limits.canvas else 1
+    def _join(self, group: _Group, index: int, slot: Slot, block: Tokens) -> bool:
+        """Put a slot into a group, if the group has room for it."""
+        if len(group.indices) >= self._limits.slots:
+            return False
+        number = len(group.indices) + 1
+        line = self._line(number, slot.labels)
+        width = canvas_width(group.answer + len(line.tokens))
+        prompt = group.prompt + len(self.writer.heading(number)) + len(block)
+        if width > self._limits.canvas or prompt + width > self._limits.context:
+            return False
+        if len(group.label_ids.union(line.label_ids)) > self._limits.label_ids:
+            return False
+        self._add(group, index, slot, block)
+        return True
+
+    def _add(self, group: _Group, index: int, slot: Slot, block: Tokens) -> None:
+        group.indices.append(index)
+        number = len(group.indices)
+        line = self._line(number, slot.labels)
+        group.prompt += len(self.writer.heading(number)) + len(block)
+        group.answer += len(line.tokens)
+        group.label_ids.update(line.label_ids)
+
+    def _read(self, page: Page, slots: Sequence[Slot], blocks: Sequence[Tokens], noise: Noise) -> Read:
+        prompt = self.writer.prompt(page, blocks)
+        answer, positions = self._answer(slots)
+        width = canvas_width(len(answer)) if self._limits.canvas else 1
         if len(prompt) + width > self._limits.context:
             raise TooManyTokens(len(prompt) + width, self._limits.context, "The state with one question")
-        canvas = self._seeded(shape, prompt, group[0].sample, noise) if self._limits.canvas else ()
-        return Read(prompt, shape.slots, canvas, prefix)
+        canvas: Tokens = ()
+        if self._limits.canvas:
+            canvas = self._seeded(answer, positions, self._drawn(prompt, slots[0].sample, len(slots), noise))
+        return Read(prompt, positions, canvas, len(page.before))
 
-    def _seeded(self, shape: CanvasShape, prompt: tuple[int, ...], sample: int, noise: Noise) -> tuple[int, ...]:
-        """The canvas, with noise that depends on the seed, the prompt and the sample alone."""
-        canvas = [*shape.answer, self._tokenizer.turn_close]
-        canvas += [self._tokenizer.pad] * (shape.width - len(canvas))
+    def _answer(self, slots: Sequence[Slot]) -> tuple[Tokens, tuple[SlotPosition, ...]]:
+        """The answer's tokens with each slot at its first label, and where the slots are."""
+        numbered = len(slots) > 1
+        answer: Tokens = ()
+        positions = []
+        for number, slot in enumerate(slots, start=1):
+            line = self._line(number if numbered else None, slot.labels)
+            positions.append(SlotPosition(len(answer) + line.position, line.label_ids))
+            answer += line.tokens
+        return answer, tuple(positions)
+
+    def _drawn(self, prompt: Tokens, sample: int, count: int, noise: Noise) -> list[int]:
+        """A token per slot: padding, or noise that depends on the seed, the prompt and the sample alone."""
         if noise.token is SeedToken.FIXED:
-            drawn = [self._tokenizer.pad] * len(shape.slots)
-        else:
-            digest = blake2b(f"{noise.seed}/{sample}/".encode() + array("I", prompt).tobytes(), digest_size=16)
-            generator = random.Random(digest.digest())  # noqa: S311 - noise for a canvas, not a secret
-            drawn = [generator.randrange(self._tokenizer.vocabulary) for _ in shape.slots]
-        for slot, token in zip(shape.slots, drawn, strict=True):
+            return [self._tokenizer.pad] * count
+        digest = blake2b(f"{noise.seed}/{sample}/".encode() + array("I", prompt).tobytes(), digest_size=16)
+        generator = random.Random(digest.digest())  # noqa: S311 - noise for a canvas, not a secret
+        return [generator.randrange(self._tokenizer.vocabulary) for _ in range(count)]
+
+    def _seeded(self, answer: Tokens, slots: Sequence[SlotPosition], drawn: Sequence[int]) -> Tokens:
+        """The canvas: the answer with the drawn tokens in its slots, the closing token, and padding."""
+        canvas = [*answer, self._tokenizer.turn_close]
+        canvas += [self._tokenizer.pad] * (canvas_width(len(answer)) - len(canvas))
+        for slot, token in zip(slots, drawn, strict=True):
             canvas[slot.position] = token
         return tuple(canvas)

@@ -12,7 +12,7 @@ from itertools import chain
 
 from .distribution import Distribution, geometric_mean, mean, reorder
 from .labels import choice_labels
-from .protocol import Debias, Option, ReadSettings
+from .protocol import CatchAll, Debias, Option, ReadSettings
 from .reads import Slot
 
 Slots = tuple[Slot, ...]
@@ -51,12 +51,14 @@ def together(flows: Sequence[Flow]) -> Generator[Slots, Distributions, Distribut
 
 def known(distribution: Distribution) -> Flow:
     """A question whose answer needs no reading."""
+    yield from ()
     return distribution
-    yield  # makes this a generator: a flow that asks for nothing
 
 
 def sampled(slot: Slot, settings: ReadSettings) -> Flow:
     """Average a slot over noise draws; `auto` draws more only where the first one is uncertain."""
+    if settings.samples == 1:
+        return (yield (slot,))[0]
     count = 1 if settings.samples == "auto" else settings.samples
     drawn = yield tuple(replace(slot, sample=sample) for sample in range(count))
     if settings.samples == "auto" and drawn[0].entropy > AUTO_ENTROPY:
@@ -72,10 +74,15 @@ class Choosing:
     alphabet: tuple[str, ...]
     settings: ReadSettings
 
+    def plainly(self) -> Choosing:
+        """The same, with catch-all options read like any other."""
+        return replace(self, settings=replace(self.settings, catch_all=CatchAll.OFF))
+
     def slot(self, options: Sequence[Option], order: int) -> Slot:
         """A slot for these options, labelled in the order in which they are shown."""
-        labels = choice_labels(tuple(option.name for option in options), self.alphabet)
-        return replace(self.question, options=tuple(options), labels=labels, order=order)
+        asked = self.question
+        labels = choice_labels(tuple([option.name for option in options]), self.alphabet)
+        return Slot(asked.question, asked.instructions, tuple(options), labels, asked.alone, order, given=asked.given)
 
 
 def in_order(choosing: Choosing, options: Sequence[Option], order: Sequence[int], number: int) -> Flow:
@@ -90,19 +97,19 @@ def choose(choosing: Choosing, options: Sequence[Option]) -> Flow:
 
     Orders are combined by the geometric mean per option, which removes an additive bias of the slots exactly.
     """
+    debias = choosing.settings.debias
+    if debias is Debias.NONE:
+        return (yield from sampled(choosing.slot(options, 0), choosing.settings))
     count = len(options)
     forward = list(range(count))
     backward = forward[::-1]
-    debias = choosing.settings.debias
     if debias is Debias.CYCLIC:
         orders = [forward[start:] + forward[:start] for start in range(count)]
     elif debias is Debias.REVERSE:
         orders = [forward, backward]
     else:
         orders = [forward]
-    readings = yield from together(
-        [in_order(choosing, options, order, number) for number, order in enumerate(orders)]
-    )
+    readings = yield from together([in_order(choosing, options, order, number) for number, order in enumerate(orders)])
     if debias is Debias.AUTO and is_close(readings[0]):
         readings = (readings[0], (yield from in_order(choosing, options, backward, 1)))
     return geometric_mean(readings)

@@ -5,7 +5,7 @@ Unknown fields are ignored, as the protocol wants; but a caller whose criteria w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -116,8 +116,3 @@ DECISIONS_QUESTION = Fields(
         "criteria": ("", "use 'choices' or 'levels', or say it in 'instructions'"),
     },
 )
-
-
-def collected(parts: Iterable[Iterable[Hint]]) -> tuple[Hint, ...]:
-    """All hints of several objects, in order."""
-    return tuple(hint for part in parts for hint in part)

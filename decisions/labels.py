@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from string import ascii_lowercase, ascii_uppercase
 
 from .errors import UnfitTokenizer
+from .protocol import LabelSet
 from .reads import Tokenizer
 
 LETTERS = tuple(ascii_uppercase)
 DIGITS = tuple("0123456789")
-
-
-class LabelSet(StrEnum):
-    """The alphabets that a choice may be labelled with."""
-
-    AZ = "az"
-    AZ_AA = "az_aa"
-    AZ_LOWER = "az_lower"
 
 
 ALPHABETS: dict[LabelSet, tuple[str, ...]] = {

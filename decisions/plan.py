@@ -9,9 +9,11 @@ from .bracket import route
 from .canvas import Noise, Packer, Placement
 from .combine import combine
 from .distribution import CERTAIN, Distribution, from_logprobs
-from .flow import Choosing, Flow, Slots, known, sampled, together
+from .errors import UnsupportedFeature
+from .flow import Choosing, Flow, Slots, known, sampled
 from .isolation import IsolationBounds, read_alone
-from .labels import DIGITS, AnswerForm, LabelSet
+from .labels import DIGITS, AnswerForm
+from .prompt import option_line
 from .protocol import (
     ChoiceQuestion,
     Decision,
@@ -22,9 +24,11 @@ from .protocol import (
     QuestionTrace,
     ReadSettings,
     SeedToken,
+    Skipped,
     Usage,
 )
 from .reads import Cost, EngineLimits, Read, Readout, Slot, Tokenizer
+from .stages import staged
 
 
 class Planner:
@@ -45,23 +49,37 @@ class Planner:
         """A plan with its first round packed. Raises `TooManyTokens` when a prompt would not fit the context."""
         return Plan(request, self)
 
-    def flow(self, index: int, question: Question, alone: bool, settings: ReadSettings) -> Flow:
-        """The flow that answers one question of a request."""
-        slot = Slot(index, question.instructions, (), (), alone)
-        if not self.limits.canvas or settings.seed_token is SeedToken.FIXED:
-            settings = replace(settings, samples=1)
+    def settings(self, settings: ReadSettings) -> ReadSettings:
+        """The request's settings as they hold for the served model.
+
+        Samples differ only by noise, so one is enough where there is none. Raises `UnsupportedFeature` for what the
+        model or its tokenizer cannot do.
+        """
+        if settings.labels not in self.packer.alphabets:
+            raise UnsupportedFeature(f"The served tokenizer splits labels of the set {settings.labels}.")
+        if settings.steps != 1 and not self.limits.canvas:
+            raise UnsupportedFeature("The served model has no canvas, so it takes no denoising steps.")
+        noiseless = not self.limits.canvas or settings.seed_token is SeedToken.FIXED
+        return replace(settings, samples=1) if noiseless and settings.samples != 1 else settings
+
+    def flow(self, slot: Slot, question: Question, settings: ReadSettings) -> Flow:
+        """The flow that answers one question; `slot` says which it is, whether it is alone, and what it is told."""
         if isinstance(question, NoulQuestion):
             options = (Option(self.form.yes, question.true), Option(self.form.no, question.false))
-            return sampled(replace(slot, options=options, labels=self.form.nouls), settings)
+            return sampled(shown(slot, options, self.form.nouls), settings)
         if isinstance(question, ChoiceQuestion):
             if len(question.options) == 1:
                 return known(CERTAIN)
-            return route(Choosing(slot, self.packer.alphabets[LabelSet.AZ], settings), question.options)
+            return route(Choosing(slot, self.packer.alphabets[settings.labels], settings), question.options)
         if len(question.levels) == 1:
             return known(CERTAIN)
-        labels = DIGITS[: len(question.levels)]
-        levels = tuple(Option("", level) for level in question.levels)
-        return sampled(replace(slot, options=levels, labels=labels), settings)
+        levels = tuple([Option("", level) for level in question.levels])
+        return sampled(shown(slot, levels, DIGITS[: len(levels)]), settings)
+
+
+def shown(slot: Slot, options: tuple[Option, ...], labels: tuple[str, ...]) -> Slot:
+    """The slot with its options and their labels."""
+    return Slot(slot.question, slot.instructions, options, labels, slot.alone, given=slot.given)
 
 
 @dataclass(slots=True)
@@ -87,63 +105,80 @@ class Plan:
     """One request on its way: `next_reads` gives a round, `receive` takes its readouts, until no reads are left."""
 
     def __init__(self, request: DecisionRequest, planner: Planner) -> None:
-        settings = request.settings
+        settings = planner.settings(request.settings)
         self._request = request
-        self._packer = planner.packer
+        self._planner = planner
+        self._settings = settings
         self._noise = Noise(settings.seed, settings.seed_token)
         self._page = planner.packer.writer.page(request.state, request.instructions, settings.layout)
+        self._alone = read_alone(request.questions, settings.isolate, planner.bounds)
         self._trails = [_Trail() for _ in request.questions]
         self._tokens = self._cached = self._reads_done = self._rounds = 0
-        alone = read_alone(request.questions, settings.isolate, planner.bounds)
-        flows = [
-            planner.flow(index, question, alone[index], settings)
-            for index, question in enumerate(request.questions)
-        ]
-        self._flow = together(flows)
-        self._distributions: tuple[Distribution, ...] = ()
+        self._flow = staged(request.questions, self._flow_of)
+        self._outcomes: tuple[Distribution | Skipped, ...] = ()
         self._slots: Slots = ()
         self._reads: tuple[Read, ...] = ()
         self._placements: tuple[Placement, ...] = ()
         self._step(None)
-        self.cost = Cost(len(self._reads), sum(read.tokens for read in self._reads))
+        self.cost = self._round_cost()
+
+    def _round_cost(self) -> Cost:
+        return Cost(len(self._reads), sum(read.tokens for read in self._reads))
 
     def next_reads(self) -> tuple[Read, ...]:
         """The reads of the current round; empty when every distribution is known."""
         return self._reads
 
     def receive(self, readouts: Sequence[Readout]) -> None:
-        """Take the current round's readouts, already checked, in the order of its reads; then plan the next round."""
+        """Take the current round's readouts, already checked, in the order of its reads; then plan the next round.
+
+        Raises `TooManyTokens` when a read of the next round would not fit the context.
+        """
         self._tokens += sum(read.tokens for read in self._reads)
         self._cached += sum(readout.cached_tokens for readout in readouts)
         self._reads_done += len(self._reads)
         self._rounds += 1
         self._note()
-        self._step(tuple(from_logprobs(readouts[place.read].logprobs[place.slot]) for place in self._placements))
+        self._step(tuple([from_logprobs(readouts[place.read].logprobs[place.slot]) for place in self._placements]))
 
     def decision(self) -> Decision:
         """All answers, once no reads are left."""
-        questions = self._request.questions
-        temperatures = self._request.settings.temperatures
-        pairs = list(zip(questions, self._distributions, strict=True))
-        return Decision(
-            answers={question.id: combine(question, raw, temperatures) for question, raw in pairs},
-            usage=Usage(self._tokens, len(questions), self._cached),
-            traces={
-                question.id: _trace(trail, raw)
-                for (question, raw), trail in zip(pairs, self._trails, strict=True)
-            },
-            reads=self._reads_done,
-            rounds=self._rounds,
-        )
+        temperatures = self._settings.temperatures
+        answers, traces, skipped = {}, {}, {}
+        for question, outcome, trail in zip(self._request.questions, self._outcomes, self._trails, strict=True):
+            if isinstance(outcome, Skipped):
+                skipped[question.id] = outcome
+                continue
+            answers[question.id] = combine(question, outcome, temperatures)
+            traces[question.id] = _trace(trail, outcome)
+        usage = Usage(self._tokens, len(self._request.questions), self._cached)
+        return Decision(answers, usage, traces, skipped, self._reads_done, self._rounds)
+
+    def _flow_of(self, index: int, given: tuple[str, ...]) -> Flow:
+        question = self._request.questions[index]
+        slot = Slot(index, question.instructions, (), (), self._alone[index], given=given)
+        if isinstance(question, ChoiceQuestion):
+            self._prove_final_fits(slot, question)
+        return self._planner.flow(slot, question, self._settings)
+
+    def _prove_final_fits(self, slot: Slot, question: ChoiceQuestion) -> None:
+        """Raise `TooManyTokens` before any engine work, if the longest final of a wide choice would be too long."""
+        labels = self._planner.packer.alphabets[self._settings.labels]
+        if len(question.options) > len(labels):
+            longest = sorted(question.options, key=lambda option: len(option_line("", option)), reverse=True)
+            worst = shown(slot, tuple(longest[: len(labels)]), labels)
+            self._planner.packer.pack(self._page, [worst], self._noise)
 
     def _step(self, seen: tuple[Distribution, ...] | None) -> None:
         try:
             self._slots = next(self._flow) if seen is None else self._flow.send(seen)
         except StopIteration as stop:
-            self._distributions = stop.value
+            self._outcomes = stop.value.outcomes
             self._slots, self._reads, self._placements = (), (), ()
-        else:
-            self._reads, self._placements = self._packer.pack(self._page, self._slots, self._noise)
+            return
+        reads, self._placements = self._planner.packer.pack(self._page, self._slots, self._noise)
+        steps = self._settings.steps
+        self._reads = reads if steps == 1 else tuple([replace(read, steps=steps) for read in reads])
 
     def _note(self) -> None:
         by_question: dict[int, list[int]] = {}

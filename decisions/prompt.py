@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .labels import AnswerForm
-from .protocol import Layout, Text
+from .protocol import Layout, Option, Text
 from .reads import Slot, Tokenizer
 
 PROMPT_VERSION = "1"
@@ -19,6 +19,7 @@ PROMPT_VERSION = "1"
 
 STATE_OPEN = "<<<\n"
 STATE_CLOSE = "\n>>>\n\n"
+GIVEN = "Already answered: "
 REPLY = "Answer with one label only."
 REPLY_NUMBERED = "Answer each question on its own line, with its number and one label."
 
@@ -48,15 +49,17 @@ def heading(number: int | None) -> str:
 
 
 def question_block(slot: Slot) -> str:
-    """A question's instructions, then one line per option: its label, its name, and its description if any."""
-    lines = [as_text(slot.instructions) if slot.instructions else "Which of these holds?"]
+    """Earlier answers that it depends on, its instructions, and a line per option: label, name, description if any."""
+    lines = [f"{GIVEN}{line}" for line in slot.given]
+    lines.append(as_text(slot.instructions) if slot.instructions else "Which of these holds?")
     for label, option in zip(slot.labels, slot.options, strict=True):
-        lines.append(option_line(label, option.name, option.description))
+        lines.append(option_line(label, option))
     return "\n".join(lines) + "\n"
 
 
-def option_line(label: str, name: str, description: Text | None) -> str:
+def option_line(label: str, option: Option) -> str:
     """One option as the model sees it. A name that only repeats its label is left out."""
+    name, description = option.name, option.description
     if description is None or description == "":
         return label if name == label or not name else f"{label}: {name}"
     if name == label or not name:
@@ -66,11 +69,15 @@ def option_line(label: str, name: str, description: Text | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The part of a prompt that all reads of one request share: its layout, its state, its instructions, as ids."""
+    """The part of a prompt that all reads of one request share, as token ids around the questions."""
 
-    layout: Layout
-    state: tuple[int, ...]
-    introduction: tuple[int, ...]
+    before: tuple[int, ...]
+    """What every read of the request begins with; an engine computes it once."""
+    after: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Tokens of a prompt that asks nothing."""
+        return len(self.before) + len(self.after)
 
 
 class PromptWriter:
@@ -82,28 +89,39 @@ class PromptWriter:
         self._encode_short = encode_short
         self._user = tokenizer.frame(("user",)).parts
         self._system_user = tokenizer.frame(("system", "user")).parts
-        lead = tokenizer.encode(form.lead) if form.lead else ()
-        self._user = (*self._user[:-1], self._user[-1] + lead)
-        self._system_user = (*self._system_user[:-1], self._system_user[-1] + lead)
+        self._lead = tokenizer.encode(form.lead) if form.lead else ()
 
     def page(self, state: Text, instructions: Text | None, layout: Layout) -> Page:
         """Tokenise what all reads of a request share."""
-        return Page(layout, self._encode(state_block(state)), self._encode_short(introduction(instructions)))
-
-    def questions(self, slots: Sequence[Slot]) -> tuple[int, ...]:
-        """The question part of a prompt that asks exactly these slots, in order."""
-        numbered = len(slots) > 1
-        ids: tuple[int, ...] = ()
-        for number, slot in enumerate(slots, start=1):
-            ids += self._encode_short(heading(number if numbered else None)) + self._encode_short(question_block(slot))
-        return ids + self._encode_short(REPLY_NUMBERED if numbered else REPLY)
-
-    def prompt(self, page: Page, questions: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-        """The whole prompt, and how many of its leading tokens every read of this page has in common."""
-        if page.layout is Layout.SCHEMA_FIRST:
+        data = self._encode(state_block(state))
+        introduced = self._encode_short(introduction(instructions))
+        if layout is Layout.SCHEMA_FIRST:
             head, between, tail = self._system_user
-            shared = head + page.introduction
-            return shared + questions + between + page.state + tail, len(shared)
+            return Page(head + introduced, between + data + tail + self._lead)
         head, tail = self._user
-        shared = head + page.state + page.introduction
-        return shared + questions + tail, len(shared)
+        return Page(head + data + introduced, tail + self._lead)
+
+    def block(self, slot: Slot) -> tuple[int, ...]:
+        """The text of one question, without its heading."""
+        return self._encode_short(question_block(slot))
+
+    def heading(self, number: int | None) -> tuple[int, ...]:
+        """What stands before a question; None where it is the only one."""
+        return self._encode_short(heading(number))
+
+    def reply(self, *, numbered: bool) -> tuple[int, ...]:
+        """How to answer; the last words of the question part."""
+        return self._encode_short(REPLY_NUMBERED if numbered else REPLY)
+
+    def prompt(self, page: Page, blocks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """The whole prompt that asks exactly these questions, in order."""
+        ids = [*page.before]
+        if len(blocks) == 1:
+            ids += self.heading(None) + blocks[0]
+        else:
+            for number, block in enumerate(blocks, start=1):
+                ids += self.heading(number)
+                ids += block
+        ids += self.reply(numbered=len(blocks) > 1)
+        ids += page.after
+        return tuple(ids)

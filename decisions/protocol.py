@@ -39,6 +39,28 @@ class Debias(StrEnum):
     AUTO = "auto"
 
 
+class LabelSet(StrEnum):
+    """The alphabets that a choice may be labelled with: 26 letters, or 52 labels in two ways."""
+
+    AZ = "az"
+    AZ_AA = "az_aa"
+    AZ_LOWER = "az_lower"
+
+
+class CatchAll(StrEnum):
+    """What a bracketed choice does with options such as "none of these".
+
+    `off`: they are options like any other. `final`: they are left out of the brackets and stand in the final. `both`:
+    they stand in a bracket and always in the final. `verify`: the final is read without them, and its winner is then
+    read against them.
+    """
+
+    OFF = "off"
+    FINAL = "final"
+    BOTH = "both"
+    VERIFY = "verify"
+
+
 class SeedToken(StrEnum):
     """What stands in an open slot of a canvas: seeded noise, or always the padding token."""
 
@@ -62,6 +84,10 @@ class _Asked:
     instructions: Text | None = None
     alone: bool | None = None
     """Read this question alone (true) or jointly (false), whatever the request's isolation says."""
+    depends_on: tuple[str, ...] = ()
+    """Ids of questions that are answered first; the model is told their answers."""
+    ask_if: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per id of a question, the answers of it (as `answer_names` spells them) with which this one is asked at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +115,15 @@ class ScoreQuestion(_Asked):
 Question = NoulQuestion | ChoiceQuestion | ScoreQuestion
 
 
+def answer_names(question: Question) -> tuple[str, ...]:
+    """What each possible answer of a question is called in `ask_if`: yes and no, option names, or level numbers."""
+    if isinstance(question, NoulQuestion):
+        return ("yes", "no")
+    if isinstance(question, ChoiceQuestion):
+        return tuple(option.name for option in question.options)
+    return tuple(str(level) for level in range(len(question.levels)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperatures:
     """Temperature per question type (dimensionless, above 0); 1 leaves the model's distribution as it is."""
@@ -106,6 +141,10 @@ class ReadSettings:
     layout: Layout = Layout.DOCUMENT_FIRST
     debias: Debias = Debias.NONE
     samples: int | Literal["auto"] = 1
+    labels: LabelSet = LabelSet.AZ
+    catch_all: CatchAll = CatchAll.OFF
+    steps: int = 1
+    """Denoising steps of a canvas before it is read."""
     seed: int = 42
     seed_token: SeedToken = SeedToken.RANDOM
     temperatures: Temperatures = field(default_factory=Temperatures)
@@ -180,11 +219,24 @@ class QuestionTrace:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """Why a question was not asked: `because` of that question, which `was` answered so where `wanted` was needed.
+
+    `was` is None where that question had been skipped itself.
+    """
+
+    because: str
+    was: str | None
+    wanted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """All answers of a request, keyed by question id in the caller's order."""
+    """All answers of a request, keyed by question id in the caller's order; skipped questions have none."""
 
     answers: Mapping[str, Answer]
     usage: Usage
     traces: Mapping[str, QuestionTrace] = field(default_factory=dict)
+    skipped: Mapping[str, Skipped] = field(default_factory=dict)
     reads: int = 0
     rounds: int = 0

@@ -80,6 +80,8 @@ class Slot:
     alone: bool = False
     order: int = 0
     sample: int = 0
+    given: tuple[str, ...] = ()
+    """Earlier questions with their answers, a line each, that the model is told before this one."""
 
 
 @dataclass(frozen=True, slots=True)
