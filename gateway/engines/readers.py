@@ -248,9 +248,16 @@ class SharingReader:
             cache,
             ids,
             position_ids=torch.tensor([positions], device=self._model.device),
-            attention_mask=branch_mask(known, [len(stem), *map(len, branches)]).to(self._model.device),
+            attention_mask=self._additive(branch_mask(known, [len(stem), *map(len, branches)])),
             logits_to_keep=torch.tensor(ends, device=self._model.device),
         )
+
+    def _additive(self, seen: torch.Tensor) -> torch.Tensor:
+        """A mask as attention adds it; as truth values it would be converted again in every layer."""
+        import torch
+
+        hidden = torch.zeros(seen.shape, dtype=self._model.dtype).masked_fill_(~seen, -torch.inf)
+        return hidden.to(self._model.device)
 
     def _forward(self, cache: Cache, ids: tuple[int, ...], **settings: Any) -> torch.Tensor:
         import torch

