@@ -49,6 +49,16 @@ class ShapeLimits:
     levels: int = 10
 
 
+def capped(faults: Iterable[Fault]) -> list[Fault]:
+    """The first `MAX_FAULTS`, and where there are more a last one that says so."""
+    first = list(islice(faults, MAX_FAULTS + 1))
+    if len(first) > MAX_FAULTS:
+        first[MAX_FAULTS:] = [
+            Fault("too_many_faults", ("body",), f"Only {MAX_FAULTS} faults are listed; there are more.")
+        ]
+    return first
+
+
 def load_schema(name: str, limits: ShapeLimits | None = None) -> Schema:
     """A schema of `schemas/` that stands alone: shared definitions are copied in, limits are this server's."""
     schema = _read(name)
@@ -122,12 +132,7 @@ class RequestShape:
 
     def faults(self, body: Mapping[str, Any]) -> list[Fault]:
         """Every fault of a rejected body, up to `MAX_FAULTS`."""
-        faults = list(islice(self._all_faults(body), MAX_FAULTS + 1))
-        if len(faults) > MAX_FAULTS:
-            more = Fault(
-                "too_many_faults", ("body",), f"Only the first {MAX_FAULTS} faults are listed; there are more."
-            )
-            faults[MAX_FAULTS:] = [more]
+        faults = capped(self._all_faults(body))
         return faults or [Fault("value_error", ("body",), "The body does not match the request's schema.")]
 
     def _all_faults(self, body: Mapping[str, Any]) -> Iterator[Fault]:

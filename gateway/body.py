@@ -15,6 +15,7 @@ from typing import Any
 
 from decisions.errors import BodyTooLarge, Fault, SchemaViolation
 from decisions.excerpt import excerpt, short, short_loc
+from decisions.schema import MAX_FAULTS, capped
 
 MAX_DEPTH = 200
 """Objects and arrays open at once. Counted before parsing, so it holds whatever the parser's own limit is."""
@@ -199,17 +200,14 @@ def _repeated_keys(text: str) -> list[Fault]:
         tree = decoder.decode(text)
     except json.JSONDecodeError as error:
         return [_not_json(error.pos, error.msg)]
-    faults: list[Fault] = []
-    for loc in _repeats(tree, ("body",)):
-        msg = f"Key '{short(str(loc[-1]))}' is repeated; every key of an object may be given only once"
-        faults.append(Fault("repeated_key", short_loc(loc), msg))
-        if len(faults) == MAX_REPEATS:
-            break
-    return faults
-
-
-MAX_REPEATS = 50
-"""Repeated keys that one answer lists."""
+    return capped(
+        Fault(
+            "repeated_key",
+            short_loc(loc),
+            f"Key '{short(str(loc[-1]))}' is repeated; every key of an object may be given only once",
+        )
+        for loc in _repeats(tree, ("body",))
+    )
 
 
 def _repeats(value: object, loc: Loc) -> Iterator[Loc]:
@@ -231,12 +229,9 @@ def _repeats(value: object, loc: Loc) -> Iterator[Loc]:
 def _mended(tree: dict[str, Any]) -> dict[str, Any]:
     """The body without lone surrogates, NaN and Infinity, where they may be there; every fault where they may not."""
     mender = _Mender()
-    mended = {
-        mender.key(key, ("body",)): mender.value(member, ("body", key), free=key in TEXT_FIELDS)
-        for key, member in tree.items()
-    }
+    mended = mender.members(tree, ("body",), free=False)
     if mender.faults:
-        raise SchemaViolation(mender.faults[:MAX_REPEATS])
+        raise SchemaViolation(capped(mender.faults))
     return mended
 
 
@@ -253,7 +248,7 @@ class _Mender:
         if isinstance(value, list):
             return [self.value(member, (*loc, index), free=free) for index, member in enumerate(value)]
         if isinstance(value, dict):
-            return self._object(value, loc, free=free)
+            return self.members(value, loc, free=free)
         return self._number(value, loc, free=free) if isinstance(value, _Number) else value
 
     def _number(self, number: _Number, loc: Loc, *, free: bool) -> str | _Number:
@@ -262,13 +257,16 @@ class _Mender:
             self._refuse("finite_number", loc, msg)
         return number.text if _is_inside_text(loc) else number
 
-    def _object(self, members: dict[str, Any], loc: Loc, *, free: bool) -> dict[str, Any]:
+    def members(self, members: dict[str, Any], loc: Loc, *, free: bool) -> dict[str, Any]:
+        """The members of an object, mended; the state begins a `free` part."""
         mended = {
-            self.key(key, loc, free=free): self.value(member, (*loc, key), free=free) for key, member in members.items()
+            self._key(key, loc, free=free): self.value(
+                member, (*loc, key), free=free or (loc == ("body",) and key in TEXT_FIELDS)
+            )
+            for key, member in members.items()
         }
         if len(mended) < len(members):
-            msg = "Two keys are the same once their lone surrogates are replaced"
-            self._refuse("repeated_key", loc, msg)
+            self._refuse("repeated_key", loc, "Two keys are the same once their lone surrogates are replaced")
         return mended
 
     def _text(self, text: str, loc: Loc, *, free: bool) -> str:
@@ -278,8 +276,7 @@ class _Mender:
             self._refuse("string_unicode", loc, "A name must not hold a lone surrogate")
         return _LONE.sub("\N{REPLACEMENT CHARACTER}", text)
 
-    def key(self, key: str, loc: Loc, *, free: bool = False) -> str:
-        """The key, mended; one that is an id or an option name is refused instead."""
+    def _key(self, key: str, loc: Loc, *, free: bool) -> str:
         if key.isascii() or not _LONE.search(key):
             return key
         if not free and _holds_names(loc):
@@ -287,7 +284,8 @@ class _Mender:
         return _LONE.sub("\N{REPLACEMENT CHARACTER}", key)
 
     def _refuse(self, kind: str, loc: Loc, msg: str) -> None:
-        self.faults.append(Fault(kind, short_loc(loc), msg))
+        if len(self.faults) <= MAX_FAULTS:
+            self.faults.append(Fault(kind, short_loc(loc), msg))
 
 
 def _holds_names(loc: Loc) -> bool:
