@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from .errors import TooManyTokens, UnfitTokenizer
-from .labels import ALPHABETS, DIGITS, AnswerForm, label_ids
+from .labels import ALPHABETS, DIGITS, AnswerForm
 from .prompt import Page, PromptWriter
 from .protocol import LabelSet, SeedToken
 from .reads import EngineLimits, Read, Slot, SlotPosition, Tokenizer
@@ -112,7 +112,7 @@ class Packer:
         def encode_short(text: str) -> tuple[int, ...]:
             return remembered(text) if len(text) <= REMEMBERED_LENGTH else tokenizer.encode(text)
 
-        self.writer = PromptWriter(tokenizer, form if not limits.canvas else AnswerForm(), encode_short)
+        self.writer = PromptWriter(tokenizer, encode_short)
         self._tokenizer = tokenizer
         self._limits = limits
         self._form = form
@@ -123,8 +123,10 @@ class Packer:
         form = self._form
         if self._limits.canvas:
             return prove_line(self._tokenizer, line_opening(number, form.space), labels)
-        ids = label_ids(self._tokenizer, form.lead, tuple(form.space + label for label in labels))
-        return AnswerLine((), 0, ids)
+        line = prove_line(self._tokenizer, form.lead + form.space, labels)
+        if line.position != len(line.tokens) - 1:
+            raise UnfitTokenizer(f"A label of {labels} is not the last token of an answer for the served tokenizer.")
+        return line
 
     def _proven_alphabets(self) -> dict[LabelSet, Labels]:
         numbers = (None, 1, 2) if self._limits.slots > 1 else (None,)
@@ -198,8 +200,12 @@ class Packer:
         group.label_ids.update(line.label_ids)
 
     def _read(self, page: Page, slots: Sequence[Slot], blocks: Sequence[Tokens], noise: Noise) -> Read:
-        prompt = self.writer.prompt(page, blocks)
         answer, positions = self._answer(slots)
+        prompt = self.writer.prompt(page, blocks)
+        if not self._limits.canvas:
+            # The answer is led in up to its label; what the model reads next is the label.
+            prompt += answer[:-1]
+            positions = (SlotPosition(0, positions[0].label_ids),)
         width = canvas_width(len(answer)) if self._limits.canvas else 1
         if len(prompt) + width > self._limits.context:
             raise TooManyTokens(len(prompt) + width, self._limits.context, "The state with one question")

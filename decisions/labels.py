@@ -1,18 +1,15 @@
-"""Chooses the labels that stand for a question's options, and proves that each is one distinct token.
+"""Chooses the labels that stand for a question's options.
 
 Options are never scored by their own first token: names may share it. A label is a yes/no, a letter or a digit, and
-it must be exactly one token at its answer position; that is proved when an engine starts, for every label set.
+it must be exactly one token at its answer position; `canvas` proves that when an engine starts, for every label set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 
-from .errors import UnfitTokenizer
 from .protocol import LabelSet
-from .reads import Tokenizer
 
 LETTERS = tuple(ascii_uppercase)
 DIGITS = tuple("0123456789")
@@ -63,21 +60,3 @@ def choice_labels(names: tuple[str, ...], alphabet: tuple[str, ...]) -> tuple[st
         if len(free) >= len(names):
             return free[: len(names)]
     return plain
-
-
-def label_ids(tokenizer: Tokenizer, before: str, labels: Iterable[str]) -> tuple[int, ...]:
-    """The token id of each label where it follows the text `before`.
-
-    Raises `UnfitTokenizer` unless each label adds exactly one token there, moves none before it, and differs from
-    all the others.
-    """
-    base = tokenizer.encode(before) if before else ()
-    ids = []
-    for label in labels:
-        whole = tokenizer.encode(before + label)
-        if len(whole) != len(base) + 1 or whole[:-1] != base:
-            raise UnfitTokenizer(f"The label {label!r} is not one token behind {before!r} for the served tokenizer.")
-        ids.append(whole[-1])
-    if len(set(ids)) != len(ids):
-        raise UnfitTokenizer(f"Two labels share one token behind {before!r} for the served tokenizer.")
-    return tuple(ids)

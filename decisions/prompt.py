@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .labels import AnswerForm
 from .protocol import Layout, Option, Text
 from .reads import Slot, Tokenizer
 
@@ -83,13 +82,12 @@ class Page:
 class PromptWriter:
     """Puts token ids together into prompts for one served model; built once, when the engine starts."""
 
-    def __init__(self, tokenizer: Tokenizer, form: AnswerForm, encode_short: Encode) -> None:
+    def __init__(self, tokenizer: Tokenizer, encode_short: Encode) -> None:
         """`encode_short` encodes like the tokenizer, and may remember texts that come again and again."""
         self._encode = tokenizer.encode
         self._encode_short = encode_short
         self._user = tokenizer.frame(("user",)).parts
         self._system_user = tokenizer.frame(("system", "user")).parts
-        self._lead = tokenizer.encode(form.lead) if form.lead else ()
 
     def page(self, state: Text, instructions: Text | None, layout: Layout) -> Page:
         """Tokenise what all reads of a request share."""
@@ -97,9 +95,9 @@ class PromptWriter:
         introduced = self._encode_short(introduction(instructions))
         if layout is Layout.SCHEMA_FIRST:
             head, between, tail = self._system_user
-            return Page(head + introduced, between + data + tail + self._lead)
+            return Page(head + introduced, between + data + tail)
         head, tail = self._user
-        return Page(head + data + introduced, tail + self._lead)
+        return Page(head + data + introduced, tail)
 
     def block(self, slot: Slot) -> tuple[int, ...]:
         """The text of one question, without its heading."""
