@@ -33,6 +33,20 @@ STATUSES: Mapping[type[DecisionError], int] = {
     errors.UnfitTokenizer: 503,
 }
 """Every class of the tree has its own row; a test keeps it so."""
+DESCRIPTIONS = {
+    400: "The request cannot be answered as it was sent: unknown model, too many tokens, or something not supported.",
+    401: "Wrong key.",
+    403: "No key.",
+    413: "The body, as sent or decompressed, is too large.",
+    415: "Unknown content encoding.",
+    422: "The body's shape is wrong; every fault is listed.",
+    429: "This key asks too often; come again after `Retry-After`.",
+    500: "Internal error.",
+    503: "The engine or the queue is away; come again after `Retry-After`.",
+    504: "The deadline passed before the answer was ready.",
+    529: "The queue is full; come again after `Retry-After`.",
+}
+"""What each status means; part of the API's description."""
 RETRIED = frozenset({429, 503, 529})
 """Statuses whose answers say when to come again."""
 LONGEST_WAIT = 3600.0

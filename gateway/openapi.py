@@ -7,7 +7,7 @@ from typing import Any
 
 from decisions.schema import ShapeLimits, load_schema
 
-from .error_answers import RETRIED, STATUSES
+from .error_answers import DESCRIPTIONS, RETRIED, STATUSES
 from .names import FAMILY, ServedNames
 
 COMPONENTS = {
@@ -24,19 +24,6 @@ COMPONENTS = {
 """File in `schemas/` -> name of its component."""
 DROPPED = frozenset({"$schema", "$id", "definitions", "x-faults"})
 """What belongs to a schema's file, or to its reading by us."""
-DESCRIPTIONS = {
-    400: "The request cannot be answered as it was sent: unknown model, too many tokens, or something not supported.",
-    401: "Wrong key.",
-    403: "No key.",
-    413: "The body, as sent or decompressed, is too large.",
-    415: "Unknown content encoding.",
-    422: "The body's shape is wrong; every fault is listed.",
-    429: "This key asks too often; come again after `Retry-After`.",
-    500: "Internal error.",
-    503: "The engine or the queue is away; come again after `Retry-After`.",
-    504: "The deadline passed before the answer was ready.",
-    529: "The queue is full; come again after `Retry-After`.",
-}
 KEYS: list[dict[str, list[str]]] = [{}, {"bearer": []}, {"serverKey": []}]
 """Ways to be let in: a server without keys takes any request."""
 REQUEST_IDS = {

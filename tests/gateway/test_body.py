@@ -108,10 +108,10 @@ def test_nesting_ends_at_one_documented_depth(opening: bytes, closing: bytes) ->
 def test_deep_nesting_is_refused_quickly(depth: int) -> None:
     """Closed or not, in well under 100 ms for a body of 100 kB."""
     for body in (b"[" * depth + b"]" * depth, b"[" * depth, b'{"a":' * depth):
-        started = time.perf_counter()
+        started = time.process_time()
 
         assert "too_deep" == only_fault(body).type
-        assert 0.1 > time.perf_counter() - started
+        assert 0.1 > time.process_time() - started
 
 
 brackets = st.text('[]{}"\\a', max_size=30)
