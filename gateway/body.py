@@ -21,6 +21,8 @@ MAX_DEPTH = 200
 """Objects and arrays open at once. Counted before parsing, so it holds whatever the parser's own limit is."""
 MAX_CONTAINERS = 262_144
 """Objects and arrays in one body. Each costs a parser some 100 bytes, and no model's context holds as many."""
+MAX_VALUES = 1_000_000
+"""Members and items in one body, for the same reason: 32 MiB of them would take a parser 800."""
 BOM = b"\xef\xbb\xbf"
 TEXT_FIELDS = frozenset({"state", "input"})
 """Fields of a request that are the caller's data: whatever Python's parser takes is taken there."""
@@ -31,7 +33,8 @@ _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_NUMBER = b"0" * 19
 _LONG_EXPONENTS = (b"0e000", b"0e+000", b"0e-000")
 _LONE = re.compile("[\ud800-\udfff]")
-_UNSTRUCTURED = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_NO_COMMAS = bytes(byte for byte in range(256) if byte not in b'",')
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _LARGEST = 2**63
 """Whole numbers from here on do not fit 64 bits with a sign."""
@@ -128,28 +131,34 @@ def _not_json(position: int, reason: str) -> Fault:
 
 def check_nesting(body: bytes) -> None:
     """Refuse a body that is nested too deeply or has too many parts; at the speed of C, before any parser sees it."""
+    if len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES:
+        _check_count("values", _outside_strings(body, _NO_COMMAS).count(b","), MAX_VALUES)
     if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
         return
-    skeleton = _skeleton(body)
-    opened = skeleton.count(b"{") + skeleton.count(b"[")
-    if opened > MAX_CONTAINERS:
-        raise BodyTooLarge(f"The body has {opened} objects and lists, but at most {MAX_CONTAINERS} are allowed.")
+    brackets = _outside_strings(body, _NO_BRACKETS)
+    opened = brackets.count(b"{") + brackets.count(b"[")
+    _check_count("objects and lists", opened, MAX_CONTAINERS)
     # A body that closes more than it opens ends for the parser within this part of it.
-    steps = map(_STEP.__getitem__, skeleton[: 2 * opened + 1])
+    steps = map(_STEP.__getitem__, brackets[: 2 * opened + 1])
     if max(accumulate(steps), default=0) > MAX_DEPTH:
         msg = f"Nested too deeply: at most {MAX_DEPTH} objects and lists may be open at once"
         raise SchemaViolation([Fault("too_deep", ("body",), msg)])
 
 
-def _skeleton(body: bytes) -> bytes:
-    """The brackets of a body that stand outside strings.
+def _check_count(what: str, count: int, allowed: int) -> None:
+    if count > allowed:
+        raise BodyTooLarge(f"The body has {count} {what}, but at most {allowed} are allowed.")
+
+
+def _outside_strings(body: bytes, unwanted: bytes) -> bytes:
+    """The bytes of a body that stand outside strings, without the unwanted ones.
 
     Escapes go first, so that each quote left opens or closes a string; two quotes side by side can go as well, because
     what follows them stays inside or outside as it was.
     """
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = body.translate(None, _UNSTRUCTURED).replace(b'""', b"")
+    marks = body.translate(None, unwanted).replace(b'""', b"")
     return b"".join(marks.split(b'"')[::2])
 
 

@@ -21,6 +21,8 @@ from decisions.protocol import (
     Text,
 )
 
+COLDEST = 1e-6
+"""Lower temperatures are raised to this one: the answer is the same, and dividing by them would overflow."""
 _SAID = re.compile("[^\\s\u200b-\u200f\u2060\ufeff]")
 _SETTINGS = frozenset({"isolate", "layout", "debias", "samples", "seed", "seed_token", "temperature"})
 
@@ -79,9 +81,8 @@ def read_settings(body: Mapping[str, Any], defaults: ReadSettings) -> ReadSettin
 
 
 def _temperatures(given: float | dict[str, float], defaults: Temperatures) -> Temperatures:
-    if isinstance(given, dict):
-        return replace(defaults, **{kind: float(value) for kind, value in given.items()})
-    return Temperatures(noul=float(given), choice=float(given), score=float(given))
+    by_type = given if isinstance(given, dict) else dict.fromkeys(("noul", "choice", "score"), given)
+    return replace(defaults, **{kind: max(float(value), COLDEST) for kind, value in by_type.items()})
 
 
 def extras(request: WireRequest, decision: Decision, report: Report | None) -> dict[str, Any]:

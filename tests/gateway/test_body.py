@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decisions.errors import BodyTooLarge, Fault, SchemaViolation
-from gateway.body import MAX_CONTAINERS, MAX_DEPTH, check_nesting, parse_body
+from gateway.body import MAX_CONTAINERS, MAX_DEPTH, MAX_VALUES, check_nesting, parse_body
 
 
 def faults(body: bytes) -> list[Fault]:
@@ -143,6 +143,13 @@ def test_a_body_of_too_many_objects_is_too_large() -> None:
     """Each would cost a parser a hundred times its bytes."""
     with pytest.raises(BodyTooLarge, match="objects and lists"):
         parse_body(b'{"a":[' + b"[]," * MAX_CONTAINERS + b"0]}")
+    with pytest.raises(BodyTooLarge, match="values"):
+        parse_body(b'{"a":[' + b'"",0,' * MAX_VALUES + b"0]}")
+
+
+def test_commas_inside_strings_are_no_values() -> None:
+    """A long text may have any number of them."""
+    parse_body(b'{"a":"' + b',\\",' * MAX_VALUES + b'"}')
 
 
 def test_more_closed_than_opened_is_no_json() -> None:

@@ -153,6 +153,11 @@ def test_a_temperature_per_type_leaves_the_others() -> None:
     assert Temperatures(noul=1.5, choice=0.5, score=3.0) == parse(temperature={"choice": 0.5}).settings.temperatures
 
 
+def test_a_temperature_of_next_to_nothing_is_the_coldest_there_is() -> None:
+    """Dividing by the smallest double would overflow."""
+    assert Temperatures(noul=1e-6, choice=1e-6, score=1e-6) == parse(temperature=5e-324).settings.temperatures
+
+
 @pytest.mark.parametrize(("samples", "read"), [("auto", "auto"), (1, 1), ("32", 32), (4.0, 4)])
 def test_samples_are_a_number_or_auto(samples: object, read: object) -> None:
     """Digits in a string as well."""
