@@ -1,9 +1,9 @@
-"""The stub engine: exact, documented and weightless, for tests and gateway load runs. It says `stub` wherever it answers.
+"""The stub engine: exact, documented and weightless, for tests and gateway load runs.
 
-It reads the very prompt that a model would be given. An option's utility is a hash of the state, the question's
-instructions and the option's own text, between -SPREAD and SPREAD nats; its share is Luce's, exp(u) over the sum of
-exp(u) of the options shown. So every law that a gateway can keep (isolation, order, brackets) holds exactly here, and
-each way in which real engines break one can be switched on in `StubFaults`.
+It says `stub` wherever it answers, and reads the very prompt that a model would be given. An option's utility is a hash
+of the state, the question's instructions and the option's own text, between -SPREAD and SPREAD nats; its share is
+Luce's, exp(u) over the sum of exp(u) of the options shown. So every law that a gateway can keep (isolation, order,
+brackets) holds exactly here, and each way in which real engines break one can be switched on in `StubFaults`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from hashlib import blake2b
 from itertools import pairwise
 
 from decisions.errors import EngineUnavailable
-from decisions.labels import ALPHABETS, AnswerForm, LabelSet
+from decisions.labels import ALPHABETS, AnswerForm
 from decisions.prompt import heading
+from decisions.protocol import LabelSet
 from decisions.reads import ChatFrame, EngineLimits, Read, Readout, Ticket
 
 from . import EngineHealth, ServedModel
