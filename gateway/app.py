@@ -26,10 +26,10 @@ from decisions.protocol import ReadSettings
 from . import __version__
 from .config import Settings
 from .engines import Engine
-from .engines.opening import open_engine
+from .engines.opening import caution, open_engine
 from .inflight import MemoryQueue, QueueBounds
 from .metrics import EngineState, Metrics, RequestRecord
-from .middleware import BodyMiddleware, KeyMiddleware, RequestMiddleware
+from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
 from .wire import Report, ServedNames, ShapeLimits, Wire
@@ -46,8 +46,6 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.phase = "starting"
-        """What the gateway is doing; a reason may follow behind a colon."""
         self.failed = False
         self.draining = False
         self.stop_serving: Callable[[], None] = lambda: None
@@ -56,8 +54,14 @@ class Gateway:
         self.metrics.watch(engine=self._engine_state)
         self.opened = asyncio.Event()
         """Set once the engine is open, or has failed to open."""
+        self._phase = "starting"
         self._serving: Serving | None = None
         self._running: asyncio.Task[None] | None = None
+
+    @property
+    def phase(self) -> str:
+        """What the gateway is doing; a reason may follow behind a colon."""
+        return "draining" if self.draining and not self.failed else self._phase
 
     @property
     def serving(self) -> Serving:
@@ -80,28 +84,31 @@ class Gateway:
             await self._serving.engine.close()
 
     def start_draining(self) -> None:
-        """Become unready at once, and stop serving after the drain delay."""
+        """Become unready at once, and stop serving after the drain delay; at once where nothing is served yet."""
         if self.draining:
             return
+        delay = self.settings.drain_delay if self._serving is not None else 0.0
         self.draining = True
-        self.phase = "draining"
-        log.info("draining: unready now, serving for another %g s", self.settings.drain_delay)
-        asyncio.get_running_loop().call_later(self.settings.drain_delay, self.stop_serving)
+        log.info("draining: unready now, serving for another %g s", delay)
+        asyncio.get_running_loop().call_later(delay, self.stop_serving)
 
     async def _run(self) -> None:
         started = time.monotonic()
         engine = await open_engine(self.settings, self._progress)
-        self._serving = Serving(self.settings, engine)
+        self._serving = await asyncio.to_thread(Serving, self.settings, engine)
         self.metrics.watch(queue=self._serving.queue.snapshot)
-        self.phase = "ready"
+        self._phase = "ready"
         self.opened.set()
         log.info("ready after %.1f s: %s engine, model %s", time.monotonic() - started, engine.kind, engine.model.name)
-        while (health := await engine.health()).alive:
+        if warning := caution(engine):
+            log.warning("%s", warning)
+        log.info("try it: %s", how_to_ask(self.settings))
+        while (health := await engine.health()).alive:  # noqa: ASYNC110 - an engine tells of its death when asked
             await asyncio.sleep(HEALTH_INTERVAL)
         raise EngineUnavailable(f"The engine has died: {health.detail}")
 
     def _progress(self, phase: str) -> None:
-        self.phase = phase
+        self._phase = phase
         log.info("%s", phase)
 
     def _ended(self, running: asyncio.Task[None]) -> None:
@@ -110,9 +117,9 @@ class Gateway:
             return
         error = running.exception()
         self.failed = True
-        self.phase = f"failed: {error}"
+        self._phase = f"failed: {error}"
         self.opened.set()
-        log.critical("%s", self.phase, exc_info=None if isinstance(error, DecisionError) else error)
+        log.critical("%s", self._phase, exc_info=None if isinstance(error, DecisionError) else error)
         self.stop_serving()
 
     def unready_reason(self) -> str:
@@ -160,9 +167,7 @@ class Gateway:
 
     def report(self, record: RequestRecord) -> Report:
         """What a decision's diagnostics tell of this gateway."""
-        return Report(
-            self.serving.fingerprint, record.stages.get("queue", 0.0), record.stages.get("engine", 0.0)
-        )
+        return Report(self.serving.fingerprint, record.stages.get("queue", 0.0), record.stages.get("engine", 0.0))
 
     def _engine_state(self) -> EngineState:
         serving = self._serving
@@ -215,6 +220,19 @@ def defaults(settings: Settings) -> ReadSettings:
     )
 
 
+def url_of(host: str, port: int) -> str:
+    """The root of a gateway that listens there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def how_to_ask(settings: Settings) -> str:
+    """A command line that asks this gateway, to be copied from the log."""
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
+    key = " --key KEY" if settings.api_key else ""
+    question = "--state 'I was charged twice.' --noul 'Does the customer complain?'"
+    return f"canvasgate decide --url {url_of(here, settings.port)}{key} {question}"
+
+
 def create_app(settings: Settings) -> Starlette:
     """The ASGI app; its gateway is `app.state.gateway`."""
     gateway = Gateway(settings)
@@ -227,7 +245,7 @@ def create_app(settings: Settings) -> Starlette:
 
     app = Starlette(
         routes=routes(),
-        middleware=middleware(settings, gateway.metrics),
+        middleware=middleware(settings, gateway),
         exception_handlers={HTTPException: http_error},
         lifespan=lifespan,
     )
@@ -236,9 +254,9 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
-    """Outermost first."""
-    layers = [Middleware(RequestMiddleware, metrics=metrics)]
+def middleware(settings: Settings, gateway: Gateway) -> list[Middleware]:
+    """Outermost first. Errors are answered inside CORS, so that a browser may read them."""
+    layers = [Middleware(RequestMiddleware, metrics=gateway.metrics, draining=lambda: gateway.draining)]
     if settings.cors_origins:
         layers.append(
             Middleware(
@@ -249,6 +267,7 @@ def middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
                 expose_headers=ANSWER_HEADERS,
             )
         )
+    layers.append(Middleware(ErrorMiddleware))
     bearers = [settings.api_key] if settings.api_key else []
     if bearers or settings.dgem_server_key:
         layers.append(Middleware(KeyMiddleware, bearers=bearers, server_keys=settings.dgem_server_key))
@@ -256,7 +275,7 @@ def middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
     return layers
 
 
-async def http_error(request: Request, error: Exception) -> Response:
+async def http_error(_: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the protocol's shape."""
     if not isinstance(error, HTTPException):
         raise error

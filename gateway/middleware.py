@@ -1,4 +1,4 @@
-"""What happens around every route: request id and record, key, body; one plain ASGI class each, outermost first."""
+"""What happens around every route: id and record, errors, key, body; one plain ASGI class each, outermost first."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import hmac
 import logging
 import re
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from decisions.errors import BodyTooLarge, DecisionError, MissingKey, WrongKey
+from decisions.errors import BodyTooLarge, DecisionError, MissingKey, QueueUnavailable, WrongKey
 
 from .encodings import decode_body
-from .metrics import Metrics, RequestRecord
 from .error_answers import ErrorAnswer, error_answer, internal_error
+from .metrics import Metrics, RequestRecord
 
 log = logging.getLogger("canvasgate")
 
@@ -33,14 +34,15 @@ class ClientLeft(Exception):
 
 
 class RequestMiddleware:
-    """Outermost: names the request, answers every error, and records how the request went.
+    """Outermost: names the request and records how it went; answers given while `draining` end their connection.
 
-    A route below finds its `RequestRecord` in `request.state.record`.
+    Whatever is below finds the `RequestRecord` in the scope's state.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, draining: Callable[[], bool]) -> None:
         self.app = app
         self.metrics = metrics
+        self.draining = draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -60,24 +62,42 @@ class RequestMiddleware:
                 headers["x-request-id"] = correlation
                 if record.timed:
                     headers["server-timing"] = record.server_timing()
+                if self.draining():
+                    headers["connection"] = "close"
             await send(message)
 
         started = time.perf_counter()
         try:
-            await self._serve(scope, receive, send_named, record)
+            await self.app(scope, receive, send_named)
         finally:
             record.seconds = time.perf_counter() - started
             self.metrics.observe(record)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> None:
+
+class ErrorMiddleware:
+    """Answers every error that comes from below, so that no request ends without an answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, and answer in the app's place where it fails."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        record: RequestRecord = scope["state"]["record"]
         try:
             await self.app(scope, receive, send)
         except ClientLeft:
             record.status, record.code = 499, "client_left"
         except DecisionError as error:
             await self._answer(error_answer(error), send, record)
-        except Exception as error:  # the outermost handler: no request may end without an answer
-            log.exception("request %s failed: %s", record.request_id, type(error).__name__)
+        except asyncio.CancelledError:  # by the server, which stops and has waited for this request long enough
+            await self._answer(error_answer(QueueUnavailable("The gateway has stopped.")), send, record)
+        except Exception as error:  # noqa: BLE001 - the outermost handler
+            log.error(  # noqa: TRY400 - with the place but not the message
+                "request %s failed: %s at\n%s", record.request_id, type(error).__name__, place_of(error)
+            )
             await self._answer(internal_error(), send, record)
 
     @staticmethod
@@ -89,11 +109,18 @@ class RequestMiddleware:
         await send({"type": "http.response.body", "body": answer.body})
 
 
+def place_of(error: BaseException) -> str:
+    """Where an error was raised. Without its message, which may quote what the caller sent."""
+    return "".join(traceback.format_tb(error.__traceback__))
+
+
 class KeyMiddleware:
     """Lets only callers with a key through, where keys are set; without any, every header is accepted and ignored.
 
-    `bearers` are compared with `Authorization: Bearer`, `server_keys` with `X-DGem-Key`, in constant time.
-    Whichever kinds are set must all match.
+    `bearers` are compared with `Authorization: Bearer`, `server_keys` with `X-DGem-Key`, in constant time. The second
+    header exists because a platform may keep the first for its own tokens, so neither stands in for the other: where
+    both kinds are set a caller sends both. The key is checked before the body is read, on every path and method but
+    `OPEN_PATHS`.
     """
 
     def __init__(self, app: ASGIApp, bearers: Sequence[str], server_keys: Sequence[str]) -> None:
@@ -117,7 +144,7 @@ def check_key(given: str, allowed: Sequence[bytes]) -> None:
     """Raise `MissingKey` for an empty key and `WrongKey` for one that is not allowed; takes as long either way."""
     if not given:
         raise MissingKey("Must supply an API key! Check your request and try again.")
-    matches = [hmac.compare_digest(given.encode("utf-8", "replace"), key) for key in allowed]
+    matches = [hmac.compare_digest(given.encode("latin-1"), key) for key in allowed]  # as the bytes that were sent
     if not any(matches):
         raise WrongKey("Cannot authenticate with the server. Please check your API key and try again.")
 
@@ -164,5 +191,3 @@ class BodyMiddleware:
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
-
-

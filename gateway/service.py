@@ -40,8 +40,8 @@ class DecisionService:
         `wait` is how many seconds the caller is willing to wait, where that is shorter than our own patience.
         Cancelling the call leaves the queue, or aborts the reads in the engine. Raises any `DecisionError`.
         """
-        patience = self.patience if wait is None else Patience(
-            min(wait, self.patience.queue), min(wait, self.patience.total)
+        patience = (
+            self.patience if wait is None else Patience(min(wait, self.patience.queue), min(wait, self.patience.total))
         )
         try:
             async with asyncio.timeout(patience.total):
