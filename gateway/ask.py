@@ -53,11 +53,21 @@ def ask(url: str, key: str | None, body: dict[str, Any], timeout: float) -> dict
     target = f"{url.rstrip('/')}/v1/systemone"
     try:
         response = httpx.post(target, json=body, headers=headers, timeout=timeout)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise AskError(f"{target} did not answer ({error}). Is `canvasgate serve` running there?") from error
     if response.status_code != httpx.codes.OK:
         raise AskError(f"{target} answered {response.status_code}: {_reason(response)}")
-    decided: dict[str, Any] = response.json()
+    return _decided(response, target)
+
+
+def _decided(response: httpx.Response, target: str) -> dict[str, Any]:
+    """The answer, where it is one: any server may stand behind a URL."""
+    try:
+        decided = response.json()
+    except ValueError:
+        decided = None
+    if not isinstance(decided, dict) or not {"model", "answers", "usage"} <= decided.keys():
+        raise AskError(f"{target} answered, but not with decisions. Is it a gateway?")
     return decided
 
 
@@ -87,7 +97,7 @@ def show(decided: dict[str, Any], console: Console) -> None:
 def _cells(answer: dict[str, Any]) -> tuple[Text, Text, Text]:
     if answer["type"] == "noul":
         shares = [("yes", answer["noul"]), ("no", 1 - answer["noul"])]
-        return Text("yes" if answer["noul"] >= 0.5 else "no"), Text(""), _bars(shares)  # noqa: PLR2004 - even odds
+        return Text("yes" if answer["noul"] >= 0.5 else "no"), Text(""), _bars(shares)
     confidence = Text(f"{answer['confidence']:.2f}")
     shares = list(answer["probabilities"].items())
     if answer["type"] == "choice":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -83,13 +83,13 @@ def settings(pairs: tuple[str, ...]) -> None:
 @click.argument("request_file", required=False, type=click.File("r", encoding="utf-8"))
 @click.option("--state", help="What the questions are about; @FILE reads a file. Over the request file's state.")
 @click.option("--noul", "nouls", multiple=True, metavar="QUESTION", help="A yes/no question.")
-@click.option("--choice", "choices", multiple=True, metavar="'QUESTION | OPTION: WHAT IT MEANS | ...'", help="A choice.")
+@click.option("--choice", "choices", multiple=True, metavar="'QUESTION | OPTION: MEANING | ...'", help="A choice.")
 @click.option("--score", "scores", multiple=True, metavar="'QUESTION | LOWEST | ... | HIGHEST'", help="A score.")
 @click.option("--url", envvar="CANVASGATE_URL", default=DEFAULT_URL, show_default=True, help="The gateway's root.")
 @click.option("--key", envvar="CANVASGATE_KEY", help="Bearer key.")
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait for the answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON instead of a table.")
-def decide(request_file: Any, state: str | None, as_json: bool, **given: Any) -> None:
+def decide(request_file: TextIO | None, state: str | None, *, as_json: bool, **given: Any) -> None:
     """Ask a running gateway, and print its answers.
 
     REQUEST_FILE is a System One request as JSON (- is standard input); options add to it.
@@ -111,21 +111,27 @@ def decide(request_file: Any, state: str | None, as_json: bool, **given: Any) ->
         ask.show(decided, Console())
 
 
-def request_body(request_file: Any, state: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def request_body(request_file: TextIO | None, state: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """The request that a command line describes. Raises `AskError` where something is missing."""
-    body: dict[str, Any] = {"model": "jev-latest"}
-    if request_file is not None:
-        try:
-            body |= json.load(request_file)
-        except (ValueError, TypeError) as error:
-            raise ask.AskError(f"The request file is not a JSON object: {error}") from error
+    body = {"model": "jev-latest", "questions": {}} | (read_request(request_file) if request_file else {})
     if state is not None:
         body["state"] = read_text(state)
     makers = {"nouls": ask.noul, "choices": ask.choice, "scores": ask.score}
     asked = [make(text) for kind, make in makers.items() for text in given[kind]]
-    body.setdefault("questions", {}).update({f"q{number}": question for number, question in enumerate(asked, start=1)})
+    body["questions"] |= {f"q{number}": question for number, question in enumerate(asked, start=1)}
     if "state" not in body or not body["questions"]:
-        raise ask.AskError("Give a --state and at least one --noul, --choice or --score, or a request file. See --help.")
+        raise ask.AskError("Give a --state and a --noul, --choice or --score, or a request file. See --help.")
+    return body
+
+
+def read_request(request_file: TextIO) -> dict[str, Any]:
+    """The request in the file; what its fields hold is for the gateway to judge. Raises `AskError`."""
+    try:
+        body = json.load(request_file)
+    except ValueError as error:
+        raise ask.AskError(f"The request file is not JSON: {error}") from error
+    if not isinstance(body, dict) or not isinstance(body.get("questions", {}), dict):
+        raise ask.AskError("The request file is not a JSON object with an object of questions.")
     return body
 
 
