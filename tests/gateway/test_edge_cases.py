@@ -181,6 +181,13 @@ async def test_the_models_limits_and_health_fit_their_schemas(client: AppClient)
         Draft7Validator(load_schema(f"{schema}.response")).validate((await client.get(path)).json())
 
 
+async def test_the_description_is_served(client: AppClient) -> None:
+    """With this server's names."""
+    request = (await client.get("/openapi.json")).json()["components"]["schemas"]["SystemOneRequest"]
+
+    assert "stub" in request["properties"]["model"]["anyOf"][0]["enum"]
+
+
 # --- Fuzzing against our own description ------------------------------------------------------------------------------
 
 POSTS = ("/v1/systemone", "/v1/decisions")
