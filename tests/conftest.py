@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import httpx
 import pytest
@@ -59,14 +60,15 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     def start(seconds: float = 30, ready: bool = True, **settings: str) -> RunningServer:
         port = free_port()
         log = tmp_path_factory.mktemp("server") / "log"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gateway.cli", "serve"],
-            cwd=ROOT,
-            env={**os.environ, "HOST": "127.0.0.1", "PORT": str(port), "DRAIN_DELAY": "0", **settings},
-            stdout=log.open("w"),
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gateway.cli", "serve"],
+                cwd=ROOT,
+                env={**os.environ, "HOST": "127.0.0.1", "PORT": str(port), "DRAIN_DELAY": "0", **settings},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         processes.append(process)
         server = RunningServer(f"http://127.0.0.1:{port}", process, log)
         if ready:
@@ -97,7 +99,7 @@ class AppClient(httpx.AsyncClient):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         super().__init__(transport=transport, base_url="http://gateway")
 
-    async def __aenter__(self) -> AppClient:
+    async def __aenter__(self) -> Self:
         self._lifespan = self.app.router.lifespan_context(self.app)
         await self._lifespan.__aenter__()
         await self.gateway.opened.wait()
