@@ -84,7 +84,7 @@ def serve(settings: Settings) -> int:
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
-        log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, error.strerror or error)
+        log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, os.strerror(error.errno or 0))
         return EXIT_FAILED
     app = create_app(settings)
     gateway: Gateway = app.state.gateway

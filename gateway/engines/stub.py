@@ -49,10 +49,10 @@ class StubTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Bytes and words; no text becomes a control token."""
-        ids: tuple[int, ...] = ()
+        ids: list[int] = []
         for piece in self._split(text):
-            ids += self._words.get(piece) or tuple(piece.encode("utf-8", "replace"))
-        return ids
+            ids += self._words.get(piece) or piece.encode("utf-8", "replace")
+        return tuple(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids, control tokens spelled out."""
