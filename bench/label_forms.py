@@ -142,7 +142,9 @@ class Reader:
         key = (type(question).__name__, len(answer_names(question)))
         if key not in self.priors:
             empty = content_free(question)
-            read = [await self.logprobs(DecisionRequest(model="m", state=state, questions=(empty,))) for state in NOTHING]
+            read = [
+                await self.logprobs(DecisionRequest(model="m", state=state, questions=(empty,))) for state in NOTHING
+            ]
             columns = zip(*(softmax(logprobs) for logprobs in read), strict=True)
             self.priors[key] = tuple(math.log(sum(column) / len(NOTHING)) for column in columns)
         return self.priors[key]

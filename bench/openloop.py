@@ -66,9 +66,7 @@ class Pool:
         """Send one request; its status (0 for a broken connection) and the answer's body."""
         try:
             reader, writer = (
-                self._idle.pop()
-                if self._idle
-                else await asyncio.open_connection(self.target.host, self.target.port)
+                self._idle.pop() if self._idle else await asyncio.open_connection(self.target.host, self.target.port)
             )
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")

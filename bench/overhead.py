@@ -33,7 +33,11 @@ QUESTIONS = {
         "instructions": "Which team should handle this?",
         "criteria": {"billing": "Invoices, charges, refunds", "technical": "Bugs and errors", "sales": None},
     },
-    "anger": {"type": "score", "instructions": "How angry is the customer?", "criteria": ["Calm", "Annoyed", "Furious"]},
+    "anger": {
+        "type": "score",
+        "instructions": "How angry is the customer?",
+        "criteria": ["Calm", "Annoyed", "Furious"],
+    },
 }
 STATE = "I was charged twice for my renewal on the third of the month. Please refund one of the two payments. "
 STAGES = ("parse", "plan", "queue", "engine", "combine")
@@ -84,7 +88,10 @@ def on_core(core: int) -> None:
 def serving(name: str, command: list[str], port: int, **settings: str) -> Iterator[Server]:
     """A server process on core 0, from the moment it answers until the block ends."""
     process = subprocess.Popen(
-        command, env={**os.environ, **settings}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command,
+        env={**os.environ, **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         preexec_fn=lambda: on_core(0),
     )
     try:
@@ -148,12 +155,19 @@ def main() -> None:
     rates = [float(rate) for rate in given.rates.split(",")]
     requests = bodies(200, given.state)
     on_core(1)
-    print(f"{'server':<11} {'offered':>8} {'achieved':>9} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'CPU ms':>8} errors   late")
+    print(
+        f"{'server':<11} {'offered':>8} {'achieved':>9} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'CPU ms':>8} errors   late"
+    )
     rows: list[dict[str, Any]] = []
     bare = [sys.executable, "-m", "uvicorn", "bench.bare:app", "--port", "8471", "--no-access-log"]
     gateway = [sys.executable, "-m", "gateway.cli", "serve"]
     settings = {
-        "ENGINE": "stub", "PORT": "8472", "HOST": "127.0.0.1", "API_KEY": KEY, "CANVAS": given.canvas, "MAX_INFLIGHT": "auto"
+        "ENGINE": "stub",
+        "PORT": "8472",
+        "HOST": "127.0.0.1",
+        "API_KEY": KEY,
+        "CANVAS": given.canvas,
+        "MAX_INFLIGHT": "auto",
     }
     with serving("bare", bare, 8471) as server:
         for rate in rates:
@@ -169,7 +183,9 @@ def main() -> None:
     print(f"added p50 at {rates[0]:.0f}/s: {low['canvasgate'] - low['bare']:.2f} ms")
     RESULTS.parent.mkdir(exist_ok=True)
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    RESULTS.write_text(json.dumps({"machine": machine, "arguments": vars(given), "rows": rows, "stages_ms": stages}, indent=1) + "\n")
+    RESULTS.write_text(
+        json.dumps({"machine": machine, "arguments": vars(given), "rows": rows, "stages_ms": stages}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def geometric_mean(distributions: Sequence[Distribution]) -> Distribution:
         return distributions[0]
     columns = zip(*(d.probabilities for d in distributions), strict=True)
     count = len(distributions)
-    logits = [math.fsum(math.log(p) for p in column) / count for column in columns]
+    logits = [math.fsum(math.log(max(p, SMALLEST)) for p in column) / count for column in columns]
     return Distribution(softmax(logits), mean_mass(distributions))
 
 
@@ -99,7 +99,7 @@ def temper(distribution: Distribution, temperature: float) -> Distribution:
     """Temperature scaling, p^(1/T) renormalised; T = 1 returns the same object."""
     if temperature == 1.0:
         return distribution
-    logits = [math.log(p) / temperature for p in distribution.probabilities]
+    logits = [math.log(max(p, SMALLEST)) / temperature for p in distribution.probabilities]
     return Distribution(softmax(logits), distribution.label_mass)
 
 

@@ -160,8 +160,6 @@ class DecisionRequest:
     instructions: Text | None = None
     settings: ReadSettings = field(default_factory=ReadSettings)
     diagnostics: bool = False
-    warnings: tuple[str, ...] = ()
-    """Likely mistakes that validation tolerated; told back to the caller as `x_warnings`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ CELLS = {
 }
 
 
-def requests(cell: tuple[int, int, int, int, int], count: int, constrained: bool, seed: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
+def requests(
+    cell: tuple[int, int, int, int, int], count: int, constrained: bool, seed: int
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Prompts of random ids with their sampling arguments; every state is new."""
     state, question, width, slots, per_state = cell
     generator = random.Random(seed)
@@ -62,7 +64,12 @@ def timed(llm: Any, cell: str, count: int, constrained: bool, seed: int) -> dict
     alone = sorted(generate(1, 100 + k) for k in range(9))[4]
     generate(count // 2, 2)
     seconds = generate(count, 3)
-    row = {"cell": cell, "constrained": constrained, "reads_per_s": round(count / seconds, 1), "one_read_ms": round(alone * 1e3, 1)}
+    row = {
+        "cell": cell,
+        "constrained": constrained,
+        "reads_per_s": round(count / seconds, 1),
+        "one_read_ms": round(alone * 1e3, 1),
+    }
     print(json.dumps(row), flush=True)
     return row
 
