@@ -24,5 +24,5 @@ assert.ok(Math.abs(Object.values(team.probabilities).reduce((a, b) => a + b) - 1
 const expected = Object.entries(anger.probabilities).reduce((sum, [level, share]) => sum + Number(level) * share, 0);
 assert.ok(Math.abs(anger.score - expected) < 1e-9);
 const models = await client.models.list();
-assert.ok(models.models.some((model) => model.name === "jev-latest"));
+assert.ok(models.some((model) => model.name === "jev-latest"));
 console.log("ok");

@@ -1,0 +1,72 @@
+"""The gates of one response: coherence (G1), derived fields (G2) and no zero mass (G4), on a body as it was sent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+EXACT = 1e-9
+SUM = 1e-6
+
+Body = dict[str, Any]
+
+
+def shares(question: Body, answer: Body) -> list[float]:
+    """The probabilities of an answer, in the order of the question's possible answers."""
+    if question["type"] == "noul":
+        return [answer["noul"], 1 - answer["noul"]]
+    return list(answer["probabilities"].values())
+
+
+def distance(one: list[float], other: list[float]) -> float:
+    """Total variation: half the sum of absolute differences."""
+    return math.fsum(abs(a - b) for a, b in zip(one, other, strict=True)) / 2
+
+
+def check_response(request: Body, response: Body) -> None:
+    """Fail unless every question has a coherent answer of its type."""
+    assert list(response["answers"]) == list(request["questions"])
+    assert response["usage"]["input_tokens"] >= 0
+    for name, question in request["questions"].items():
+        answer = response["answers"][name]
+        assert answer["type"] == question["type"]
+        check_coherent(question, answer)
+        {"noul": check_noul, "choice": check_choice, "score": check_score}[question["type"]](question, answer)
+
+
+def check_coherent(question: Body, answer: Body) -> None:
+    """G1 and G4: finite, between 0 and 1, summing to 1, and never exactly zero."""
+    probabilities = shares(question, answer)
+    assert all(math.isfinite(p) and 0 <= p <= 1 for p in probabilities)
+    assert abs(math.fsum(probabilities) - 1) <= SUM
+    if question["type"] != "noul":
+        assert min(probabilities) > 0
+
+
+def check_noul(question: Body, answer: Body) -> None:
+    """A noul has no confidence."""
+    assert set(answer) == {"type", "noul"}
+
+
+def check_choice(question: Body, answer: Body) -> None:
+    """G2: keys in request order, the first largest wins, TypeSafe's confidence."""
+    probabilities = answer["probabilities"]
+    count = len(probabilities)
+    assert list(probabilities) == list(question["criteria"])
+    assert answer["choice"] == max(probabilities, key=probabilities.__getitem__)
+    expected = 1.0 if count == 1 else (max(probabilities.values()) - 1 / count) / (1 - 1 / count)
+    assert abs(answer["confidence"] - expected) <= EXACT
+
+
+def check_score(question: Body, answer: Body) -> None:
+    """G2: the expectation over levels from 0, the levels as sent, TypeSafe's confidence."""
+    levels, count = question["criteria"], len(question["criteria"])
+    probabilities = list(answer["probabilities"].values())
+    assert list(answer["probabilities"]) == [str(level) for level in range(count)]
+    assert list(answer["legend"].values()) == levels
+    assert abs(answer["score"] - math.fsum(i * p for i, p in enumerate(probabilities))) <= EXACT
+    top = probabilities.index(max(probabilities))
+    spread = math.fsum(p * abs(i - top) for i, p in enumerate(probabilities))
+    reference = math.fsum(abs(i - (count - 1) / 2) for i in range(count)) / count
+    expected = 1.0 if count == 1 else max(0.0, 1 - spread / reference)
+    assert abs(answer["confidence"] - expected) <= EXACT
