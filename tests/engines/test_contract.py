@@ -1,0 +1,155 @@
+"""The engine contract: what the gateway may rely on, whichever engine reads."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from decisions.errors import EngineError, TooManyTokens
+from decisions.reads import Read, SlotPosition, check_readout
+from gateway.engines import Engine
+
+from .asking import TICKET, apart, ask, story
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+
+COMPANY = 1e-3
+"""Nats by which company, or a cached prefix, may move a label in float32."""
+AGREEMENT = 1e-4
+"""Nats by which two engines may differ in float32 on the same weights; 2.2e-5 was the worst of 24 reads."""
+
+
+async def test_readouts_come_in_the_order_of_the_reads(engine: Engine) -> None:
+    reads = ask(engine, story(1), range(4)) + ask(engine, story(2), [1, 0])
+    together = await engine.read(reads, TICKET)
+
+    assert [2, 3, 4, 6, 3, 2] == [len(readout.logprobs[0]) for readout in together]
+    for read, readout in zip(reads, together, strict=True):
+        assert COMPANY >= apart([readout], await engine.read([read], TICKET))
+
+
+async def test_a_readout_has_a_finite_share_of_the_vocabulary_for_each_label(engine: Engine) -> None:
+    reads = ask(engine, story(3), range(4))
+    for read, readout in zip(reads, await engine.read(reads, TICKET), strict=True):
+        check_readout(read, readout)
+        for row in readout.logprobs:
+            assert 1 + 1e-6 >= math.fsum(map(math.exp, row)) > 0
+
+
+async def test_labels_keep_their_places_in_any_order(engine: Engine) -> None:
+    [read] = ask(engine, story(4), [1])
+    if engine.kind == "stub":
+        pytest.skip("the stub finds options by the order of their labels")
+    [slot] = read.slots
+    turned = Read(read.prompt, (SlotPosition(slot.position, slot.label_ids[::-1]),), read.canvas, read.prefix)
+    [one], [other] = await engine.read([read], TICKET), await engine.read([turned], TICKET)
+
+    assert COMPANY >= max(abs(a - b) for a, b in zip(one.logprobs[0], other.logprobs[0][::-1], strict=True))
+
+
+async def test_a_read_is_the_same_alone_and_among_fifteen_others(engine: Engine) -> None:
+    [read] = ask(engine, story(5), [2])
+    others = [other for number in range(15) for other in ask(engine, story(100 + number, 1), [number])]
+    alone = await engine.read([read], TICKET)
+    together = await engine.read([*others[:7], read, *others[7:]], TICKET)
+
+    assert COMPANY >= apart(alone, together[7:8])
+
+
+async def test_a_shared_prefix_changes_no_answer(engine: Engine) -> None:
+    reads = ask(engine, story(6, 12), range(5))
+    assert {reads[0].prefix} == {read.prefix for read in reads} != {0}
+    cold = [*await engine.read(reads[:1], TICKET), *await engine.read(reads[1:], TICKET)]
+    warm = await engine.read(reads, TICKET)
+
+    assert COMPANY >= apart(cold, warm)
+    if engine.kind != "stub":
+        unshared = [Read(read.prompt, read.slots, read.canvas) for read in reads]
+        assert COMPANY >= apart(cold, await engine.read(unshared, TICKET))
+
+
+async def test_a_state_is_computed_once_for_all_its_questions(engine: Engine) -> None:
+    if engine.kind == "stub":
+        pytest.skip("the stub computes no state")
+    reads = ask(engine, story(7, 12), range(8))
+    readouts = await engine.read(reads, TICKET)
+
+    # All but a block of the state, for all reads but the first.
+    assert 0.8 * reads[0].prefix <= sorted(readout.cached_tokens for readout in readouts)[1]
+
+
+async def test_a_cancelled_read_ends_at_once_and_frees_the_engine(engine: Engine) -> None:
+    [read] = ask(engine, story(8), [0])
+    before = await engine.read([read], TICKET)
+    many = [long for number in range(8) for long in ask(engine, story(200 + number, 40), [number])]
+    call = asyncio.ensure_future(engine.read(many, TICKET))
+    await asyncio.sleep(0.001)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    assert COMPANY >= apart(before, await engine.read([read], TICKET))
+    assert (await engine.health()).alive
+
+
+async def test_calls_at_the_same_time_never_swap_answers(engine: Engine) -> None:
+    calls = [ask(engine, story(300 + number, 1), [number, number + 1]) for number in range(6)]
+    together = await asyncio.gather(*[engine.read(reads, TICKET) for reads in calls])
+
+    for reads, readouts in zip(calls[::3], together[::3], strict=True):
+        assert COMPANY >= apart(readouts, await engine.read(reads, TICKET))
+
+
+async def test_no_reads_no_readouts(engine: Engine) -> None:
+    assert [] == list(await engine.read([], TICKET))
+
+
+async def test_a_ticket_is_demanded(engine: Engine) -> None:
+    unguarded: Any = engine
+    with pytest.raises(TypeError, match="ticket"):
+        await unguarded.read(ask(engine, story(9), [0]))
+
+
+async def test_a_prompt_beyond_the_context_is_refused_by_the_packer(engine: Engine) -> None:
+    """Engines may rely on it: no read that is too long for them is ever made."""
+    with pytest.raises(TooManyTokens) as refused:
+        ask(engine, story(10, 600), [0])
+
+    assert engine.limits.context == refused.value.allowed < refused.value.counted
+
+
+async def test_a_label_that_the_model_does_not_know_is_an_error_and_no_answer(engine: Engine) -> None:
+    if engine.kind == "stub":
+        pytest.skip("the stub knows its labels by name")
+    [read] = ask(engine, story(11), [0])
+    unknown = Read(read.prompt, (SlotPosition(0, (10**6, 10**6 + 1)),), read.canvas)
+    with pytest.raises(EngineError):
+        await engine.read([read, unknown], TICKET)
+
+    assert (await engine.health()).alive
+    check_readout(read, (await engine.read([read], TICKET))[0])
+
+
+async def test_an_engine_says_what_it_is(engine: Engine) -> None:
+    assert (await engine.health()).alive
+    assert engine.model.name
+    assert engine.model.revision
+    assert engine.model.architecture
+    assert 128 == engine.limits.label_ids
+    assert engine.limits.slots == (engine.limits.canvas or 1)
+    assert engine.limits.reads >= 8
+
+
+@pytest.mark.model
+@pytest.mark.vllm
+async def test_vllm_reads_what_the_reference_reads(reference: Engine, vllm: Engine) -> None:
+    assert reference.model == vllm.model
+    assert reference.form == vllm.form
+    reads = [read for number in range(6) for read in ask(vllm, story(400 + number, 2 * number), range(4))]
+    expected, found = await reference.read(reads, TICKET), await vllm.read(reads, TICKET)
+    print(f"worst difference {apart(expected, found):.2e} nats over {len(reads)} reads")
+
+    assert AGREEMENT >= apart(expected, found)
