@@ -65,7 +65,7 @@ fmt: $(DONE)/test ## format, and fix what can be fixed by itself
 	"$(BIN)/ruff" format $(SOURCES)
 
 bench: $(DONE)/test ## load the gateway with the stub engine and print the figures
-	@exec "$(BIN)/python" bench/load.py $(ARGS)
+	@exec "$(BIN)/python" -m bench.overhead $(ARGS)
 
 lock: $(DONE)/venv ## resolve all versions anew within pyproject.toml's bounds
 	@out=$(LOCKS)/constraints.txt

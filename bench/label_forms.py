@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from pytest import MonkeyPatch
+import pytest
 
 from decisions import prompt
 from decisions.distribution import from_logprobs, softmax
@@ -194,7 +194,7 @@ def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:
     worse = sum(b and not a for a, b in zip(ours, theirs, strict=True))
     count = better + worse
     tail = sum(math.comb(count, k) for k in range(min(better, worse) + 1)) / 2**count
-    return min(1.0, 2 * tail)
+    return min(1.0, 2.0 * float(tail))
 
 
 def summary(name: str, alpha: float, seen: Sequence[Seen], base: Sequence[Seen]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ async def compare(asked: Sequence[Row]) -> list[dict[str, Any]]:
     table: list[dict[str, Any]] = []
     base: list[Seen] = []
     for variant in VARIANTS:
-        with MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             for name, words in variant.wording.items():
                 patch.setattr(prompt, name, words)
             seen = await run(engine, variant, asked)

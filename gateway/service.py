@@ -73,7 +73,10 @@ class DecisionService:
 
     async def _read(self, reads: Sequence[Read], ticket: Ticket) -> list[Readout]:
         """One round, checked. A bad readout is read once more, alone, before the request is given up."""
-        readouts = list(await self.engine.read(reads, ticket))
+        try:
+            readouts = list(await self.engine.read(reads, ticket))
+        except MalformedReadout:
+            return [await self._read_again(read, ticket) for read in reads]
         if len(readouts) != len(reads):
             raise MalformedReadout(f"The engine answered {len(readouts)} of {len(reads)} reads.")
         for index, read in enumerate(reads):

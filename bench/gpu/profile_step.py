@@ -25,7 +25,7 @@ CELLS = {
 
 
 def requests(
-    cell: tuple[int, int, int, int, int], count: int, constrained: bool, seed: int
+    cell: tuple[int, int, int, int, int], count: int, seed: int, *, constrained: bool
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Prompts of random ids with their sampling arguments; every state is new."""
     state, question, width, slots, per_state = cell
@@ -48,12 +48,12 @@ def requests(
         yield prompt, {"max_tokens": last + 1, "logprob_token_ids": labels, "extra_args": extra, "detokenize": False}
 
 
-def timed(llm: Any, cell: str, count: int, constrained: bool, seed: int) -> dict[str, Any]:
+def timed(llm: Any, cell: str, count: int, seed: int, *, constrained: bool) -> dict[str, Any]:
     """Reads per second of one cell, all reads given at once, and the time of one read alone."""
     from vllm import SamplingParams
 
     def generate(number: int, offset: int) -> float:
-        pairs = list(requests(CELLS[cell], number, constrained, seed + offset))
+        pairs = list(requests(CELLS[cell], number, seed + offset, constrained=constrained))
         prompts = [{"prompt_token_ids": prompt} for prompt, _ in pairs]
         parameters = [SamplingParams(**arguments) for _, arguments in pairs]
         started = time.perf_counter()
@@ -74,12 +74,12 @@ def timed(llm: Any, cell: str, count: int, constrained: bool, seed: int) -> dict
     return row
 
 
-def profiled(llm: Any, cell: str, count: int, constrained: bool, target: Path) -> None:
+def profiled(llm: Any, cell: str, count: int, target: Path) -> None:
     """Profiler tables of one burst, by kernel time and by host time."""
     import torch
     from vllm import SamplingParams
 
-    pairs = list(requests(CELLS[cell], count, constrained, 77))
+    pairs = list(requests(CELLS[cell], count, 77, constrained=False))
     prompts = [{"prompt_token_ids": prompt} for prompt, _ in pairs]
     parameters = [SamplingParams(**arguments) for _, arguments in pairs]
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -89,7 +89,7 @@ def profiled(llm: Any, cell: str, count: int, constrained: bool, target: Path) -
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     table = profile.key_averages()
-    text = f"{cell} constrained={constrained} reads={count} wall={seconds:.3f}s\n"
+    text = f"{cell} reads={count} wall={seconds:.3f}s\n"
     text += table.table(sort_by="self_cuda_time_total", row_limit=32, max_name_column_width=70)
     text += "\n" + table.table(sort_by="self_cpu_time_total", row_limit=24, max_name_column_width=70)
     target.write_text(text)
@@ -103,7 +103,7 @@ def host_profile(llm: Any, cell: str, count: int, target: Path) -> None:
 
     from vllm import SamplingParams
 
-    pairs = list(requests(CELLS[cell], count, False, 78))
+    pairs = list(requests(CELLS[cell], count, 78, constrained=False))
     prompts = [{"prompt_token_ids": prompt} for prompt, _ in pairs]
     parameters = [SamplingParams(**arguments) for _, arguments in pairs]
     profile = cProfile.Profile()
@@ -161,10 +161,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         llm = engine(given.model, **settings)
         for cell in CELLS:
             for constrained in (False, True):
-                rows.append({"settings": settings, **timed(llm, cell, given.reads, constrained, 1000 * number)})
+                row = timed(llm, cell, given.reads, 1000 * number, constrained=constrained)
+                rows.append({"settings": settings} | row)
         if number == 0:
             for cell in CELLS:
-                profiled(llm, cell, 32, False, given.out / f"profile-{cell}.txt")
+                profiled(llm, cell, 32, given.out / f"profile-{cell}.txt")
             host_profile(llm, "isolated-8", given.reads, given.out / "profile-host.txt")
         (given.out / "profile.json").write_text(json.dumps(rows, indent=1))
         free(llm)

@@ -51,7 +51,7 @@ def test_each_type_has_its_own_temperature() -> None:
     hot = Temperatures(noul=2.0, score=2.0)
     read = Distribution((0.9, 0.1))
 
-    assert combine(NOUL, read, hot) == NoulAnswer(pytest.approx(0.75))
+    assert pytest.approx(0.75) == getattr(combine(NOUL, read, hot), "noul", None)
     assert pytest.approx(0.25) == getattr(combine(SCORE, read, hot), "score", None)
 
 
