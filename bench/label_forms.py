@@ -41,7 +41,7 @@ from gateway.config import load
 from gateway.engines.reference import ReferenceEngine, open_reference
 from gateway.wire import ServedNames, ShapeLimits, Wire
 
-CASES = Path("../shared/cases") if Path("../shared/cases").exists() else Path("tests/cases")
+CASES = Path("tests/cases")
 OWN = Path("bench/cases/own-small.jsonl")
 NOTHING = ("N/A", "", "[no text]")
 """Content-free states."""
@@ -67,14 +67,13 @@ class Variant:
 
 LED = AnswerForm(lead="Answer:", space=" ", yes="Yes", no="No")
 VARIANTS = (
-    Variant("led, Yes/No", LED),
-    Variant("bare, Yes/No", AnswerForm(yes="Yes", no="No")),
     Variant("bare, yes/no", AnswerForm()),
+    Variant("bare, Yes/No", AnswerForm(yes="Yes", no="No")),
     Variant("led, yes/no", AnswerForm(lead="Answer:", space=" ")),
-    Variant("led, no reply line", LED, {"REPLY": ""}),
-    Variant("led, A. name: description", LED, {"option_line": plain_line}),
-    Variant("bare, A. name: description", AnswerForm(yes="Yes", no="No"), {"option_line": plain_line}),
-    Variant("led, quoted state", LED, {"STATE_OPEN": 'Text:\n"""\n', "STATE_CLOSE": '\n"""\n\n'}),
+    Variant("led, Yes/No", LED),
+    Variant("bare, no reply line", AnswerForm(), {"REPLY": ""}),
+    Variant("bare, A. name: description", AnswerForm(), {"option_line": plain_line}),
+    Variant("bare, quoted state", AnswerForm(), {"STATE_OPEN": 'Text:\n"""\n', "STATE_CLOSE": '\n"""\n\n'}),
 )
 
 

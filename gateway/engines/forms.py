@@ -26,7 +26,8 @@ class Family:
     empty_thought: str = ""
 
 
-PLAIN = Family(AnswerForm(lead="Answer:", space=" ", yes="Yes", no="No"))
+PLAIN = Family(AnswerForm())
+"""A bare label: on the demonstration model no lead, spelling or prior was measurably better; see bench/label_forms.py."""
 FAMILIES = {
     DIFFUSION_GEMMA: Family(AnswerForm(lead="", space=" "), empty_thought="<|channel>thought\n<channel|>"),
 }
