@@ -70,6 +70,11 @@ def split(indices: Sequence[int], size: int = BRACKET_SIZE) -> tuple[tuple[int, 
     return tuple(tuple(indices[start:stop]) for start, stop in pairwise(edges))
 
 
+def most_finalists(count: int, room: int) -> int:
+    """Options of the largest final that so many options can lead to, where one slot has room for `room`."""
+    return min(room, FINALISTS * math.ceil(count / BRACKET_SIZE) + MOST_CATCH_ALLS)
+
+
 def catch_alls(options: Sequence[Option]) -> tuple[int, ...]:
     """Indices of the options that mean "none of these", by the phrases in their names and descriptions."""
     texts = [f"{option.name} {as_text(option.description or '')}" for option in options]

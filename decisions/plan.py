@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from .bracket import route
+from .bracket import most_finalists, route
 from .canvas import Noise, Packer, Placement
 from .combine import combine
 from .distribution import CERTAIN, Distribution, from_logprobs
@@ -165,8 +165,9 @@ class Plan:
         """Raise `TooManyTokens` before any engine work, if the longest final of a wide choice would be too long."""
         labels = self._planner.packer.alphabets[self._settings.labels]
         if len(question.options) > len(labels):
+            most = most_finalists(len(question.options), len(labels))
             longest = sorted(question.options, key=lambda option: len(option_line("", option)), reverse=True)
-            worst = shown(slot, tuple(longest[: len(labels)]), labels)
+            worst = shown(slot, tuple(longest[:most]), labels[:most])
             self._planner.packer.pack(self._page, [worst], self._noise)
 
     def _step(self, seen: tuple[Distribution, ...] | None) -> None:

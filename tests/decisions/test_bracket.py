@@ -145,3 +145,10 @@ def test_a_final_that_would_be_too_long_is_refused_at_once() -> None:
 
     with pytest.raises(TooManyTokens):
         planner(limits).plan(asked(choice(names)))
+
+
+def test_a_wide_choice_is_not_refused_for_a_final_that_it_cannot_reach() -> None:
+    """30 options send 4 of them to the final, so the 26 longest need not fit one prompt."""
+    names = [f"option {number} {'x' * 60}" for number in range(30)]
+
+    assert answered(names, EngineLimits(context=1500, canvas=128, slots=1))[1] == [2, 1]
