@@ -8,12 +8,12 @@ is one token, at the same position, distinct, and nothing else moves.
 
 from __future__ import annotations
 
-import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import shake_128
+from struct import iter_unpack
 
 from .errors import TooManyTokens, UnfitTokenizer
 from .labels import ALPHABETS, DIGITS, AnswerForm
@@ -229,9 +229,8 @@ class Packer:
         """A token per slot: padding, or noise that depends on the seed, the prompt and the sample alone."""
         if noise.token is SeedToken.FIXED:
             return [self._tokenizer.pad] * count
-        digest = blake2b(f"{noise.seed}/{sample}/".encode() + array("I", prompt).tobytes(), digest_size=16)
-        generator = random.Random(digest.digest())  # noqa: S311 - noise for a canvas, not a secret
-        return [generator.randrange(self._tokenizer.vocabulary) for _ in range(count)]
+        drawn = shake_128(f"{noise.seed}/{sample}/".encode() + array("I", prompt).tobytes()).digest(8 * count)
+        return [value % self._tokenizer.vocabulary for (value,) in iter_unpack("<Q", drawn)]
 
     def _seeded(self, answer: Tokens, slots: Sequence[SlotPosition], drawn: Sequence[int]) -> Tokens:
         """The canvas: the answer with the drawn tokens in its slots, the closing token, and padding."""

@@ -138,11 +138,12 @@ class Plan:
         self._cached += sum(readout.cached_tokens for readout in readouts)
         self._reads_done += len(self._reads)
         self._rounds += 1
-        self._note()
+        if self._request.diagnostics:
+            self._note()
         self._step(tuple([from_logprobs(readouts[place.read].logprobs[place.slot]) for place in self._placements]))
 
     def decision(self) -> Decision:
-        """All answers, once no reads are left."""
+        """All answers, once no reads are left; with traces where the request asks for diagnostics."""
         temperatures = self._settings.temperatures
         answers, traces, skipped = {}, {}, {}
         for question, outcome, trail in zip(self._request.questions, self._outcomes, self._trails, strict=True):
@@ -150,7 +151,8 @@ class Plan:
                 skipped[question.id] = outcome
                 continue
             answers[question.id] = combine(question, outcome, temperatures)
-            traces[question.id] = _trace(trail, outcome)
+            if self._request.diagnostics:
+                traces[question.id] = _trace(trail, outcome)
         usage = Usage(self._tokens, len(self._request.questions), self._cached)
         return Decision(answers, usage, traces, skipped, self._reads_done, self._rounds)
 

@@ -36,6 +36,8 @@ def staged(questions: Sequence[Question], flow_of: FlowOf) -> Generator[Slots, D
     Raises `ValueError` when questions wait for each other in a circle or for one that is not there; validation refuses
     such requests before.
     """
+    if not any(question.depends_on or question.ask_if for question in questions):
+        return Staged((yield from together([flow_of(index, ()) for index in range(len(questions))])))
     outcomes: dict[str, Distribution | Skipped] = {}
     waiting = list(range(len(questions)))
     while waiting:

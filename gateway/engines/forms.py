@@ -27,7 +27,7 @@ class Family:
 
 
 PLAIN = Family(AnswerForm())
-"""A bare label: on the demonstration model no lead, spelling or prior was measurably better; see bench/label_forms.py."""
+"""A bare label: on the demonstration model no lead, spelling or prior is measurably better (bench/label_forms.py)."""
 FAMILIES = {
     DIFFUSION_GEMMA: Family(AnswerForm(lead="", space=" "), empty_thought="<|channel>thought\n<channel|>"),
 }

@@ -14,6 +14,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -86,6 +87,26 @@ class StubFaults:
     dead: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question as it stands in a prompt, taken apart."""
+
+    block: bytes
+    instructions: bytes
+    options: tuple[bytes, ...]
+
+
+def take_apart(block: str, labels: Sequence[str]) -> Asked:
+    """The instructions of a question and the texts of its option lines, which are found from the last one backwards."""
+    texts: list[bytes] = []
+    end = block.rindex("\n") + 1
+    for label in reversed(labels):
+        start = max(block.rfind(f"\n{label}: ", 0, end), block.rfind(f"\n{label}\n", 0, end))
+        texts.insert(0, block[start + 1 : end].removeprefix(f"{label}: ").strip("\n").encode("utf-8", "replace"))
+        end = start + 1
+    return Asked(block.encode("utf-8", "replace"), block[:end].encode("utf-8", "replace"), tuple(texts))
+
+
 def unit(*parts: bytes) -> float:
     """A number in [0, 1) that depends on nothing but these bytes."""
     digest = blake2b(digest_size=8)
@@ -111,6 +132,7 @@ class StubEngine:
         self.working = 0
         """Reads being worked on; back at zero when nobody asks."""
         self._broken: set[bytes] = set()
+        self._asked = lru_cache(maxsize=1024)(self._find)
         self._names = {self.tokenizer.encode(label)[0]: label for label in self._labels()}
 
     async def read(self, reads: Sequence[Read], ticket: Ticket) -> Sequence[Readout]:
@@ -137,56 +159,51 @@ class StubEngine:
 
     def _readout(self, read: Read) -> Readout:
         state, questions = self._parts(read)
-        blocks = self._blocks(questions, len(read.slots))
+        labels = tuple([tuple([self._names[token] for token in slot.label_ids]) for slot in read.slots])
+        asked = self._asked(questions, labels)
         rows = []
         for index, slot in enumerate(read.slots):
-            labels = [self._names[token] for token in slot.label_ids]
-            logits = self._utilities(state, blocks[index], labels)
+            logits = self._utilities(state, asked[index])
             if self.faults.coupling:
-                around = "".join(blocks[:index] + blocks[index + 1 :]).encode()
-                logits = self._moved(logits, labels, self.faults.coupling, around if len(blocks) > 1 else b"")
+                around = b"".join([one.block for one in asked if one is not asked[index]])
+                logits = self._moved(logits, labels[index], self.faults.coupling, around)
             if self.faults.noise and read.canvas:
                 seen = read.canvas[slot.position].to_bytes(4, "big")
-                logits = self._moved(logits, labels, self.faults.noise, seen)
+                logits = self._moved(logits, labels[index], self.faults.noise, seen)
             rows.append(self._shares(logits, state))
         return self._break(read, Readout(tuple(rows)))
 
-    def _parts(self, read: Read) -> tuple[bytes, str]:
-        """What the state hashes to, and the text of the questions."""
+    @staticmethod
+    def _parts(read: Read) -> tuple[bytes, tuple[int, ...]]:
+        """What the state hashes to, and the tokens of the questions."""
         prompt = read.prompt
         close = prompt.index(TURN_CLOSE) if prompt[1] == SYSTEM else len(prompt) - 2
         # A tuple of ints hashes alike in every process, and many times faster than its bytes would.
         state = hash(prompt[: read.prefix] + prompt[close:])
-        return state.to_bytes(8, "big", signed=True), self.tokenizer.decode(prompt[read.prefix : close])
+        return state.to_bytes(8, "big", signed=True), prompt[read.prefix : close]
 
-    @staticmethod
-    def _blocks(questions: str, count: int) -> list[str]:
-        """The text of each question, its heading cut off."""
-        if count == 1:
-            return [questions.removeprefix(heading(None))]
-        starts = [0]
-        starts += [questions.index("\n" + heading(number)) + 1 for number in range(2, count + 1)]
-        cuts = [*starts, len(questions)]
-        return [
-            questions[start:stop].removeprefix(heading(number))
-            for number, (start, stop) in enumerate(pairwise(cuts), start=1)
-        ]
+    def _find(self, questions: tuple[int, ...], labels: tuple[tuple[str, ...], ...]) -> tuple[Asked, ...]:
+        """The questions of a prompt, taken apart: headings cut off, then option lines from the last one backwards."""
+        text, count = self.tokenizer.decode(questions), len(labels)
+        starts = [0, *(text.index("\n" + heading(number)) + 1 for number in range(2, count + 1)), len(text)]
+        asked = []
+        for number, (start, stop) in enumerate(pairwise(starts), start=1):
+            block = text[start:stop].removeprefix(heading(number if count > 1 else None))
+            asked.append(take_apart(block, labels[number - 1]))
+        return tuple(asked)
 
-    def _utilities(self, state: bytes, block: str, labels: Sequence[str]) -> list[float]:
-        """Utility per label in nats, from the option lines of one question, found from the last one backwards."""
-        texts: list[str] = []
-        end = block.rindex("\n") + 1
-        for label in reversed(labels):
-            start = max(block.rfind(f"\n{label}: ", 0, end), block.rfind(f"\n{label}\n", 0, end))
-            texts.append(block[start + 1 : end].removeprefix(f"{label}: ").strip("\n"))
-            end = start + 1
-        instructions = block[:end].encode("utf-8", "replace")
+    def _utilities(self, state: bytes, asked: Asked) -> list[float]:
+        """Utility per label in nats, by hash."""
         bias = self.faults.slot_bias
-        return [
-            SPREAD * (2 * unit(state, instructions, text.encode("utf-8", "replace")) - 1)
-            + (bias * (2 * unit(b"place", bytes([place])) - 1) if bias else 0.0)
-            for place, text in enumerate(reversed(texts))
-        ]
+        seed = blake2b(state + asked.instructions, digest_size=8)
+        utilities = []
+        for place, text in enumerate(asked.options):
+            digest = seed.copy()
+            digest.update(text)
+            utilities.append(SPREAD * (int.from_bytes(digest.digest(), "big") / 2**63 - 1))
+            if bias:
+                utilities[place] += bias * (2 * unit(b"place", bytes([place])) - 1)
+        return utilities
 
     @staticmethod
     def _moved(logits: list[float], labels: Sequence[str], strength: float, by: bytes) -> list[float]:

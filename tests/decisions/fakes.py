@@ -27,6 +27,7 @@ def planner(limits: EngineLimits = CANVAS) -> Planner:
 def asked(*questions: Question, state: str = "The state.", **settings: Any) -> DecisionRequest:
     """A request with these questions."""
     return DecisionRequest(
+        diagnostics=True,
         model="m",
         state=state,
         questions=questions,
