@@ -45,7 +45,8 @@ def choice_labels(names: tuple[str, ...], alphabet: tuple[str, ...]) -> tuple[st
     """Labels for options of these names, in order; raises `ValueError` when the alphabet is too short.
 
     A name that equals another option's label would be read as that label. Where every name is itself a label, each
-    stands for itself; where only some are, digits or the letters that no option is named after are used.
+    stands for itself; where only some are, digits or the letters that no option is named after are used, and where
+    those do not suffice, the named letters stand for themselves and the others take what is left.
     """
     if len(names) > len(alphabet):
         raise ValueError(f"{len(names)} options, but only {len(alphabet)} labels")
@@ -59,4 +60,5 @@ def choice_labels(names: tuple[str, ...], alphabet: tuple[str, ...]) -> tuple[st
         free = tuple(label for label in candidates if label not in taken)
         if len(free) >= len(names):
             return free[: len(names)]
-    return plain
+    left = iter(label for label in alphabet if label not in taken)
+    return tuple(name if name in alphabet else next(left) for name in names)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from decisions.labels import ALPHABETS, LETTERS, AnswerForm, choice_labels
+from decisions.labels import ALPHABETS, DIGITS, LETTERS, AnswerForm, choice_labels
 from decisions.protocol import LabelSet
 
 
@@ -31,10 +33,20 @@ def test_names_far_down_the_alphabet_take_nothing_away() -> None:
     assert choice_labels(("Z", "other"), LETTERS) == ("A", "B")
 
 
-def test_a_full_alphabet_with_one_name_in_it_is_used_as_it_is() -> None:
-    """There is no other label left."""
-    names = ("A", *(f"n{number}" for number in range(25)))
-    assert choice_labels(names, LETTERS) == LETTERS
+def test_a_full_alphabet_with_one_name_in_it_lets_it_stand_for_itself() -> None:
+    """There is no other label left, and another option's label it must not be."""
+    names = (*(f"n{number}" for number in range(25)), "A")
+    assert choice_labels(names, LETTERS) == (*LETTERS[1:], "A")
+
+
+@given(st.lists(st.sampled_from([*LETTERS, *DIGITS, "yes", *"abcdefghijklmnop"]), min_size=1, max_size=26, unique=True))
+def test_no_option_is_named_like_another_option_s_label(names: list[str]) -> None:
+    """Labels are distinct, too, whatever the names."""
+    labels = choice_labels(tuple(names), LETTERS)
+
+    assert len(set(labels)) == len(names)
+    for name, label in zip(names, labels, strict=True):
+        assert label == name or label not in names
 
 
 def test_too_many_options_are_refused() -> None:
