@@ -6,12 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from decisions.canvas import CANVAS_STEP, Packer, prove_line
+from decisions.canvas import CANVAS_STEP, Noise, Packer, Placement, prove_line
 from decisions.errors import TooManyTokens, UnfitTokenizer
-from decisions.labels import LETTERS, AnswerForm
-from decisions.protocol import ChoiceQuestion, Isolation, LabelSet, NoulQuestion, Option, ScoreQuestion, SeedToken
-from decisions.reads import ChatFrame, EngineLimits, Read
+from decisions.labels import DIGITS, LETTERS, AnswerForm
+from decisions.protocol import (
+    ChoiceQuestion,
+    Isolation,
+    LabelSet,
+    Layout,
+    NoulQuestion,
+    Option,
+    ScoreQuestion,
+    SeedToken,
+)
+from decisions.reads import ChatFrame, EngineLimits, Read, Slot
 from gateway.engines.stub import PAD, TURN_CLOSE, StubTokenizer
 from tests.decisions.fakes import AUTOREGRESSIVE, CANVAS, asked, planner, prompt_text
 
@@ -172,3 +183,89 @@ def test_a_chat_frame_has_one_part_more_than_messages() -> None:
     """The last one opens the model's turn."""
     assert isinstance(StubTokenizer().frame(("user",)), ChatFrame)
     assert len(StubTokenizer().frame(("system", "user")).parts) == 3
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> Slot:
+    """A slot of any kind, its text ending in a mark of its own."""
+    labels = draw(st.sampled_from([("yes", "no"), LETTERS, LETTERS[:3], DIGITS, DIGITS[:2]]))
+    text = draw(st.text("x y", max_size=60))
+    order, sample = draw(st.integers(0, 1)), draw(st.integers(0, 1))
+    return Slot(
+        0, text + "?", tuple(Option(f"o{label}") for label in labels), labels, draw(st.booleans()), order, sample
+    )
+
+
+BOUNDED = st.builds(
+    EngineLimits,
+    context=st.integers(700, 1500),
+    canvas=st.sampled_from([0, 16, 40, 64, 128]),
+    label_ids=st.integers(26, 64),
+    slots=st.integers(1, 8),
+)
+PACKERS: dict[EngineLimits, Packer] = {}
+
+
+def packed(round_: list[Slot], limits: EngineLimits) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
+    """These slots as reads, each question marked by its place in the round."""
+    if not limits.canvas:
+        limits = replace(limits, slots=1)
+    packer = PACKERS.setdefault(limits, Packer(StubTokenizer(), limits, AnswerForm(space=" " if limits.canvas else "")))
+    marked = [replace(slot, instructions=f"{slot.instructions} [{index}]") for index, slot in enumerate(round_)]
+    page = packer.writer.page("s", None, Layout.DOCUMENT_FIRST)
+    return packer.pack(page, marked, Noise(1, SeedToken.RANDOM))
+
+
+@given(st.lists(slots(), min_size=1, max_size=12), BOUNDED)
+def test_no_read_outgrows_the_engine(round_: list[Slot], limits: EngineLimits) -> None:
+    """Context, canvas width, label ids, slots; a width is a multiple of 16."""
+    for read in packed(round_, limits)[0]:
+        assert read.tokens <= limits.context
+        assert len(read.canvas) <= limits.canvas
+        assert len(read.canvas) % CANVAS_STEP == 0
+        assert len(read.label_ids) <= limits.label_ids
+        assert len(read.slots) <= limits.slots
+
+
+@given(st.lists(slots(), min_size=1, max_size=12), BOUNDED)
+def test_every_slot_is_read_once_and_its_prompt_lists_its_companions_alone(
+    round_: list[Slot], limits: EngineLimits
+) -> None:
+    """In request order; a lone slot has no companion, and none has one of another order or sample."""
+    reads, placements = packed(round_, limits)
+    members: dict[int, list[int]] = {}
+    for index, place in enumerate(placements):
+        members.setdefault(place.read, []).append(index)
+        assert place.slot == len(members[place.read]) - 1
+
+    assert len(members) == len(reads)
+    for at, read in enumerate(reads):
+        assert [f"[{index}]" in prompt_text(read) for index in range(len(round_))] == [
+            index in members[at] for index in range(len(round_))
+        ]
+        assert len({(round_[index].order, round_[index].sample) for index in members[at]}) == 1
+        assert len(members[at]) == 1 or not any(round_[index].alone for index in members[at])
+
+
+@given(st.lists(slots(), min_size=1, max_size=12), BOUNDED)
+def test_a_canvas_is_its_answer_but_for_the_slots(round_: list[Slot], limits: EngineLimits) -> None:
+    """With the first label of every slot put back, it reads as the answer that the prompt asks for."""
+    reads, placements = packed(round_, replace(limits, canvas=limits.canvas or 16))
+    for at, read in enumerate(reads):
+        shown = [slot for slot, place in zip(round_, placements, strict=True) if place.read == at]
+        canvas = list(read.canvas)
+        for slot in read.slots:
+            canvas[slot.position] = slot.label_ids[0]
+        lines = [f"{number}: {slot.labels[0]}" for number, slot in enumerate(shown, start=1)]
+
+        answer = "\n".join(lines) if len(shown) > 1 else shown[0].labels[0]
+        assert StubTokenizer().decode(canvas).replace("<pad>", "") == f"{answer}<turn|>"
+
+
+def test_first_fit_goes_back_to_a_canvas_that_still_has_room() -> None:
+    """A lone question in between starts a read of its own and closes none."""
+    first, second, third = nouls(3)
+    reads = planner().plan(asked(first, replace(second, alone=True), third, isolate=Isolation.NONE)).next_reads()
+
+    assert [len(read.slots) for read in reads] == [2, 1]
+    assert "Is it 2?" in prompt_text(reads[0])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from decisions.distribution import Distribution
+from decisions.distribution import Distribution, softmax
 from decisions.flow import Distributions, Flow, Slots, is_close, known, together
-from decisions.protocol import ChoiceQuestion, Debias, NoulQuestion, Option, SeedToken
-from decisions.reads import Slot
-from tests.decisions.fakes import AUTOREGRESSIVE, CANVAS, asked, by_hash, follow, planner
+from decisions.protocol import ChoiceAnswer, ChoiceQuestion, Debias, NoulQuestion, Option, SeedToken
+from decisions.reads import EngineLimits, Slot
+from tests.decisions.fakes import AUTOREGRESSIVE, CANVAS, asked, by_hash, follow, planner, prompt_text
 
 SLOT = Slot(0, None, (Option("a"),), ("A",))
 CHOICE = ChoiceQuestion(id="c", options=tuple(Option(f"option {number}") for number in range(5)))
@@ -102,3 +104,48 @@ def test_close_is_about_the_two_most_probable() -> None:
     """Wherever they stand."""
     assert is_close(Distribution((0.1, 0.43, 0.47)))
     assert not is_close(Distribution((0.1, 0.2, 0.7)))
+
+
+SURE = NoulQuestion(id="sure", instructions="Sure?")
+OPEN = ChoiceQuestion(id="open", options=(Option("left"), Option("right")))
+
+
+def one_sided(text: str) -> float:
+    """Certain about the yes/no question, undecided about the choice."""
+    return 30.0 if text == "yes" else 0.0
+
+
+@pytest.mark.parametrize("limits", [CANVAS, AUTOREGRESSIVE])
+def test_only_the_uncertain_question_is_read_in_a_second_order(limits: EngineLimits) -> None:
+    """The round is as small as the doubt."""
+    plan = planner(limits).plan(asked(SURE, OPEN, debias=Debias.AUTO))
+    second = follow(plan, one_sided)[1]
+
+    assert [len(read.slots) for read in second] == [1]
+    assert prompt_text(second[0]).count("A: right\nB: left\n") == 1
+    assert (plan.decision().traces["sure"].orders, plan.decision().traces["open"].orders) == (1, 2)
+
+
+def test_only_the_uncertain_question_is_drawn_again() -> None:
+    """Not the whole canvas; three more draws, of other noise and the same words."""
+    plan = planner().plan(asked(SURE, OPEN, samples="auto"))
+    first, second = follow(plan, one_sided)
+
+    assert ([len(read.slots) for read in first], [len(read.slots) for read in second]) == ([2], [1, 1, 1])
+    assert len({read.prompt for read in second}) == 1
+    assert len({read.canvas for read in second}) == 3
+    assert (plan.decision().traces["sure"].samples, plan.decision().traces["open"].samples) == (1, 4)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=8), st.integers(0))
+def test_cyclic_orders_undo_any_bias_of_places(bias: list[float], seed: int) -> None:
+    """G6b: the answer is the unbiased one to 1e-9, whatever the places add."""
+    options = tuple(Option(f"option {seed + number}") for number in range(len(bias)))
+    question = ChoiceQuestion(id="c", options=options)
+    plan = planner(AUTOREGRESSIVE).plan(asked(question, debias=Debias.CYCLIC))
+    follow(plan, by_hash, bias)
+    answer = plan.decision().answers["c"]
+
+    assert isinstance(answer, ChoiceAnswer)
+    expected = softmax([by_hash(option.name) for option in options])
+    assert pytest.approx(expected, abs=1e-9) == tuple(answer.probabilities.values())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from decisions.isolation import IsolationBounds, read_alone
@@ -51,3 +54,29 @@ def test_a_question_s_own_word_overrides_every_mode(mode: Isolation, alone: bool
     asked = [NoulQuestion(id="0", instructions="?", alone=alone), *questions("n")]
 
     assert read_alone(asked, mode, BOUNDS)[0] is alone
+
+
+def expected(kinds: str, mode: str) -> list[bool]:
+    """The table of the reference system (A6), row by row."""
+    nouls = [kind == "n" for kind in kinds]
+    rows = {
+        "auto": nouls if len(kinds) in {2, 3} and sum(nouls) >= 2 else [False] * len(kinds),
+        "none": [False] * len(kinds),
+        "noul": nouls if 2 <= len(kinds) <= 8 else [False] * len(kinds),
+        "all": [2 <= len(kinds) <= 8] * len(kinds),
+    }
+    return rows[mode]
+
+
+@pytest.mark.parametrize("mode", [mode.value for mode in Isolation])
+def test_the_whole_table_holds(mode: str) -> None:
+    """Every number of questions up to ten, every mix of types, every word of a first question's own."""
+    for count in range(1, 11):
+        for kinds in map("".join, product("nc", repeat=count)):
+            asked = questions(kinds)
+            by_mode = expected(kinds, mode)
+
+            assert by_mode == list(read_alone(asked, Isolation(mode), BOUNDS))
+            for word in (True, False):
+                asked[0] = replace(asked[0], alone=word)
+                assert [word, *by_mode[1:]] == list(read_alone(asked, Isolation(mode), BOUNDS))

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from decisions.distribution import softmax
 from decisions.errors import UnsupportedFeature
-from decisions.protocol import ChoiceQuestion, Isolation, NoulQuestion, Option, ScoreQuestion, Skipped, Usage
-from decisions.reads import Cost
-from tests.decisions.fakes import AUTOREGRESSIVE, asked, by_hash, follow, planner
+from decisions.protocol import (
+    ChoiceAnswer,
+    ChoiceQuestion,
+    Debias,
+    Isolation,
+    NoulQuestion,
+    Option,
+    ScoreQuestion,
+    Skipped,
+    Usage,
+)
+from decisions.reads import Cost, EngineLimits
+from tests.decisions.fakes import AUTOREGRESSIVE, CANVAS, asked, by_hash, follow, planner
 
 NOUL = NoulQuestion(id="n", instructions="Is it?")
 CHOICE = ChoiceQuestion(id="c", options=(Option("a"), Option("b")))
@@ -90,3 +103,43 @@ def test_a_yes_no_question_alone_equals_the_same_one_in_company() -> None:
     beside = planner().plan(asked(CHOICE, NOUL, SCORE, isolate=Isolation.ALL)).next_reads()
 
     assert alone[0] in beside
+
+
+LABEL_LIKE = ["A", "B", "C", "Z", "0", "1", "9", "10", "yes", "no", "a", "AB", "other", "-1"]
+
+
+@given(st.lists(st.sampled_from(LABEL_LIKE), min_size=2, unique=True), st.sampled_from([CANVAS, AUTOREGRESSIVE]))
+def test_options_named_like_labels_keep_their_own_share(names: list[str], limits: EngineLimits) -> None:
+    """fr-015: keys as sent, in the order sent, each with the share of its own text."""
+    options = tuple(Option(name, f"it is {number}") for number, name in enumerate(names))
+    plan = planner(limits).plan(asked(ChoiceQuestion(id="c", options=options), NOUL))
+    follow(plan, lambda text: float(text.rstrip(")").rpartition(" ")[2]) / 4 if "it is" in text else 0.0)
+    answer = plan.decision().answers["c"]
+
+    assert isinstance(answer, ChoiceAnswer)
+    assert list(answer.probabilities) == names
+    assert pytest.approx(softmax([number / 4 for number in range(len(names))])) == list(answer.probabilities.values())
+
+
+def test_a_certain_question_costs_nothing_beside_others() -> None:
+    """It takes no slot, and its trace says that nothing was read."""
+    only = ChoiceQuestion(id="only", options=(Option("one"),))
+    plan = planner().plan(asked(only, NOUL, isolate=Isolation.NONE))
+    rounds = follow(plan, by_hash)
+    trace = plan.decision().traces["only"]
+
+    assert [[len(read.slots) for read in reads] for reads in rounds] == [[1]]
+    assert (trace.orders, trace.samples, trace.rounds, trace.label_mass) == (0, 0, 0, 1.0)
+    assert plan.decision().usage.output_tokens == 2
+
+
+def test_usage_adds_up_over_rounds_and_samples() -> None:
+    """Every read of every round, canvas included."""
+    wide = ChoiceQuestion(id="w", options=tuple(Option(f"option {number}") for number in range(40)))
+    plan = planner().plan(asked(wide, NOUL, samples=2, debias=Debias.REVERSE))
+    reads = [read for reads in follow(plan, by_hash) for read in reads]
+    decision = plan.decision()
+
+    assert decision.usage == Usage(sum(len(read.prompt) + len(read.canvas) for read in reads), 2, len(reads))
+    assert (decision.reads, decision.rounds) == (len(reads), 2)
+    assert (decision.traces["w"].orders, decision.traces["w"].samples) == (2, 2)

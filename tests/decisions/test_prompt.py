@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from decisions.prompt import option_line, question_block, state_block
-from decisions.protocol import ChoiceQuestion, DecisionRequest, Layout, NoulQuestion, Option, ScoreQuestion
+from decisions.protocol import (
+    ChoiceQuestion,
+    Debias,
+    DecisionRequest,
+    Isolation,
+    Layout,
+    NoulQuestion,
+    Option,
+    ScoreQuestion,
+)
 from decisions.reads import Slot
 from gateway.engines.stub import MODEL, TURN_CLOSE, USER
-from tests.decisions.fakes import AUTOREGRESSIVE, asked, planner, prompt_text
+from tests.decisions.fakes import AUTOREGRESSIVE, asked, by_hash, follow, planner, prompt_text
 
 NOUL = NoulQuestion(id="secret-id", instructions="Is it?", true="when it is")
 CHOICE = ChoiceQuestion(
@@ -126,3 +137,30 @@ def test_questions_on_one_canvas_are_numbered() -> None:
 
     assert text.index("Question 1: Is it?") < text.index('Question 2: {"ask"')
     assert "Question: Is it?" in first_prompt(asked(NOUL))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.sampled_from(Layout))
+def test_any_text_reaches_the_model_byte_for_byte(text: str, layout: Layout) -> None:
+    """G16: as a state, as instructions, as a name, as a description."""
+    request = asked(
+        ChoiceQuestion(id="c", instructions=text, options=(Option(f"1{text}", text), Option("2"))),
+        state=text,
+        layout=layout,
+    )
+    prompt = first_prompt(request)
+
+    assert f"<<<\n{text}\n>>>" in prompt
+    assert f"Question: {text}\nA: 1{text} ({text})\nB: 2\n" in prompt
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_read_of_a_request_begins_with_its_prefix(layout: Layout) -> None:
+    """Brackets, orders, samples and lone questions too: the engine computes it once."""
+    wide = ChoiceQuestion(id="w", options=tuple(Option(f"option {number}") for number in range(40)))
+    settings = {"layout": layout, "debias": Debias.REVERSE, "samples": 2, "isolate": Isolation.ALL}
+    plan = planner().plan(replace(asked(NOUL, wide, state="Shared.", **settings), instructions="Be strict."))
+    reads = [read for reads in follow(plan, by_hash) for read in reads]
+
+    assert len(reads) == 2 + 8 + 4
+    assert len({read.prompt[: read.prefix] for read in reads}) == 1
+    assert "Be strict." in prompt_text(replace(reads[0], prompt=reads[0].prompt[: reads[0].prefix]))
