@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decisions.canvas import CANVAS_STEP, Noise, Packer, Placement, prove_line
@@ -216,6 +216,7 @@ def packed(round_: list[Slot], limits: EngineLimits) -> tuple[tuple[Read, ...], 
     return packer.pack(page, marked, Noise(1, SeedToken.RANDOM))
 
 
+@settings(max_examples=60)
 @given(st.lists(slots(), min_size=1, max_size=12), BOUNDED)
 def test_no_read_outgrows_the_engine(round_: list[Slot], limits: EngineLimits) -> None:
     """Context, canvas width, label ids, slots; a width is a multiple of 16."""
@@ -227,6 +228,7 @@ def test_no_read_outgrows_the_engine(round_: list[Slot], limits: EngineLimits) -
         assert len(read.slots) <= limits.slots
 
 
+@settings(max_examples=60)
 @given(st.lists(slots(), min_size=1, max_size=12), BOUNDED)
 def test_every_slot_is_read_once_and_its_prompt_lists_its_companions_alone(
     round_: list[Slot], limits: EngineLimits
@@ -247,6 +249,7 @@ def test_every_slot_is_read_once_and_its_prompt_lists_its_companions_alone(
         assert len(members[at]) == 1 or not any(round_[index].alone for index in members[at])
 
 
+@settings(max_examples=60)
 @given(st.lists(slots(), min_size=1, max_size=12), BOUNDED)
 def test_a_canvas_is_its_answer_but_for_the_slots(round_: list[Slot], limits: EngineLimits) -> None:
     """With the first label of every slot put back, it reads as the answer that the prompt asks for."""

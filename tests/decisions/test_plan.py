@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,3 +145,13 @@ def test_usage_adds_up_over_rounds_and_samples() -> None:
     assert decision.usage == Usage(sum(len(read.prompt) + len(read.canvas) for read in reads), 2, len(reads))
     assert (decision.reads, decision.rounds) == (len(reads), 2)
     assert (decision.traces["w"].orders, decision.traces["w"].samples) == (2, 2)
+
+
+def test_traces_are_kept_only_for_a_request_that_asks_for_diagnostics() -> None:
+    """The answers are the same."""
+    traced, plain = planner().plan(asked(NOUL)), planner().plan(replace(asked(NOUL), diagnostics=False))
+    follow(traced, by_hash)
+    follow(plain, by_hash)
+
+    assert (set(traced.decision().traces), plain.decision().traces) == ({"n"}, {})
+    assert traced.decision().answers == plain.decision().answers
