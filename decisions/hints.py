@@ -67,9 +67,10 @@ class Fields:
 
 
 _SETTINGS = frozenset(
-    {"instructions", "isolate", "layout", "debias", "samples", "seed", "seed_token", "temperature", "diagnostics"}
+    {"instructions", "isolate", "layout", "debias", "samples", "seed", "seed_token", "labels", "steps"}
+    | {"temperature", "diagnostics"}
 )
-_LATER = frozenset({"assets", "images", "labels", "steps", "template", "think", "variables"})
+_LATER = frozenset({"assets", "images", "template", "think", "variables"})
 _FOREIGN = dict.fromkeys(
     ("ask", "auto_max", "auto_threshold", "chunk_prompt", "chunk_rows", "sequential"),
     ("", "this gateway has no such setting"),

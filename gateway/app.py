@@ -32,7 +32,7 @@ from .metrics import EngineState, Metrics, RequestRecord
 from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
-from .wire import Report, ServedNames, ShapeLimits, Wire
+from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
 
 log = logging.getLogger("canvasgate")
 
@@ -148,6 +148,10 @@ class Gateway:
         """The body of `/v1/limits`."""
         serving, settings = self.serving, self.settings
         limits, queue = serving.engine.limits, serving.queue.snapshot()
+        canvas, defaults = {"max_steps": MAX_STEPS}, asdict(serving.wire.defaults)
+        if not limits.canvas:
+            canvas = {}
+            del defaults["steps"]
         return {
             "model": serving.wire.names.served,
             "context_tokens": limits.context,
@@ -158,11 +162,13 @@ class Gateway:
             "max_questions": settings.max_questions,
             "max_options": settings.max_options,
             "max_levels": settings.max_levels,
+            "labels": list(serving.service.planner.packer.alphabets),
+            **canvas,
             "max_body_bytes": settings.max_body,
             "max_queue": settings.max_queue,
             "queue_timeout_seconds": settings.queue_timeout,
             "expected_wait_seconds": queue.expected_wait,
-            "defaults": asdict(serving.wire.defaults),
+            "defaults": defaults,
         }
 
     def report(self, record: RequestRecord) -> Report:
@@ -215,6 +221,7 @@ def defaults(settings: Settings) -> ReadSettings:
         layout=settings.default_layout,
         debias=settings.default_debias,
         samples=settings.default_samples,
+        catch_all=settings.catch_all,
         seed_token=settings.default_seed_token,
         temperatures=settings.temperature,
     )

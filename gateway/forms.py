@@ -13,6 +13,7 @@ from decisions.protocol import (
     Decision,
     DecisionRequest,
     Isolation,
+    LabelSet,
     Layout,
     QuestionTrace,
     ReadSettings,
@@ -23,8 +24,12 @@ from decisions.protocol import (
 
 COLDEST = 1e-6
 """Lower temperatures are raised to this one: the answer is the same, and dividing by them would overflow."""
+MAX_STEPS = 8
+"""Denoising steps that a request may ask for."""
 _SAID = re.compile("[^\\s\u200b-\u200f\u2060\ufeff]")
-_SETTINGS = frozenset({"isolate", "layout", "debias", "samples", "seed", "seed_token", "temperature"})
+_SETTINGS = frozenset(
+    {"isolate", "layout", "debias", "samples", "seed", "seed_token", "labels", "steps", "temperature"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ def read_settings(body: Mapping[str, Any], defaults: ReadSettings) -> ReadSettin
         "samples": lambda value: value if value == "auto" else int(value),
         "seed": int,
         "seed_token": SeedToken,
+        "labels": LabelSet,
+        "steps": int,
     }
     read: dict[str, Any] = {name: reader(given[name]) for name, reader in readers.items() if name in given}
     if "temperature" in given:

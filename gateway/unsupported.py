@@ -14,8 +14,6 @@ from decisions.excerpt import short
 REQUEST: Mapping[str, tuple[tuple[object, ...], str]] = {
     "assets": ((None, {}), "The served model reads text only; images are not supported"),
     "images": ((None, []), "The served model reads text only; images are not supported"),
-    "labels": ((None, "az"), "Other label sets than 'az' are not supported yet"),
-    "steps": ((None, 1), "More than one denoising step is not supported yet"),
     "template": ((None,), "Decision templates are not supported yet"),
     "think": ((None, 0), "Thinking before the answer is not supported yet"),
     "variables": ((None, {}), "Decision templates are not supported yet"),

@@ -19,13 +19,14 @@ from decisions.schema import RequestShape, ShapeLimits
 from . import decisions_form, systemone_form
 from .body import parse_body
 from .error_answers import ErrorAnswer, error_answer, internal_error
-from .forms import Report, WireRequest
+from .forms import MAX_STEPS, Report, WireRequest
 from .media import json_part
 from .names import ServedNames
 from .openapi import openapi
 from .unsupported import refuse_unsupported
 
 __all__ = [
+    "MAX_STEPS",
     "ErrorAnswer",
     "Report",
     "ServedNames",

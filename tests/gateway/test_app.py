@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from decisions.errors import EngineUnavailable
+from decisions.protocol import LabelSet
 from gateway import __version__, app
 from gateway.app import how_to_ask, url_of
 from gateway.config import Settings, load
@@ -85,6 +87,22 @@ async def test_limits_tell_what_a_request_may_hold_and_what_holds_otherwise() ->
         body["defaults"]["temperatures"],
     )
     assert 0 == body["expected_wait_seconds"]
+
+
+async def test_limits_tell_which_labels_and_steps_the_engine_can_take() -> None:
+    """Every label set that the tokenizer does not split; steps only where there is a canvas."""
+    async with AppClient(CATCH_ALL="verify") as client:
+        body = (await client.get("/v1/limits")).json()
+        serving = client.gateway.serving
+        serving.engine.limits = replace(serving.engine.limits, canvas=0)
+        del serving.service.planner.packer.alphabets[LabelSet.AZ_AA]
+        without = (await client.get("/v1/limits")).json()
+
+    assert (["az", "az_aa", "az_lower"], 8) == (body["labels"], body["max_steps"])
+    assert ("az", 1, "verify") == tuple(body["defaults"][name] for name in ("labels", "steps", "catch_all"))
+    assert ["az", "az_lower"] == without["labels"]
+    assert "max_steps" not in without
+    assert "steps" not in without["defaults"]
 
 
 async def test_models_are_listed_for_both_kinds_of_client(client: AppClient) -> None:

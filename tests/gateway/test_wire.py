@@ -16,6 +16,7 @@ from decisions.protocol import (
     Debias,
     Decision,
     Isolation,
+    LabelSet,
     Layout,
     NoulAnswer,
     NoulQuestion,
@@ -111,7 +112,18 @@ def test_noul_criteria_may_be_one_sided(given: object, true: object, false: obje
 def test_settings_are_the_servers_where_the_request_says_nothing() -> None:
     """Left out, or null."""
     nothing = dict.fromkeys(
-        ["isolate", "layout", "debias", "samples", "seed", "seed_token", "temperature", "instructions"]
+        [
+            "isolate",
+            "layout",
+            "debias",
+            "samples",
+            "seed",
+            "seed_token",
+            "labels",
+            "steps",
+            "temperature",
+            "instructions",
+        ]
     )
 
     assert DEFAULTS == parse().settings
@@ -129,6 +141,8 @@ def test_settings_are_the_requests_where_it_says_them() -> None:
         samples="16",
         seed=3.0,
         seed_token="fixed",
+        labels="az_lower",
+        steps=8.0,
         temperature=2,
         diagnostics=True,
     )
@@ -142,6 +156,8 @@ def test_settings_are_the_requests_where_it_says_them() -> None:
             samples=16,
             seed=3,
             seed_token=SeedToken.FIXED,
+            labels=LabelSet.AZ_LOWER,
+            steps=8,
             temperatures=Temperatures(noul=2.0, choice=2.0, score=2.0),
         )
         == request.settings
@@ -186,8 +202,6 @@ def test_any_other_model_is_unknown(model: str) -> None:
 ASKING = {
     "assets": {"a": {"type": "image"}},
     "images": ["data:image/png;base64,AA"],
-    "labels": "az_aa",
-    "steps": 2,
     "template": "triage",
     "think": 100,
     "variables": {"a": 1},
