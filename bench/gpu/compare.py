@@ -17,27 +17,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.openloop import Pool, Target
 
-WORDS = [
-    "refund",
-    "invoice",
-    "second",
-    "payment",
-    "team",
-    "customer",
-    "option",
-    "order",
-    "parcel",
-    "letter",
-    "answer",
-    "month",
-    "card",
-    "account",
-]
+WORDS = "refund invoice second payment team customer option order parcel letter answer month card account"
 KINDS = ("noul", "choice", "score", "noul")
 PORT = 8470
 ENGINE: dict[str, Any] = {
@@ -71,7 +57,7 @@ def question(number: int) -> dict[str, Any]:
 def body(questions: int, seed: int, extra: dict[str, Any]) -> bytes:
     """A request about a state of some 480 tokens that no other seed has."""
     generator = random.Random(seed)
-    state = " ".join(generator.choice(WORDS) for _ in range(380)) + f" {seed}"
+    state = " ".join(generator.choice(WORDS.split()) for _ in range(380)) + f" {seed}"
     asked = {f"q{number}": question(number) for number in range(questions)}
     return json.dumps({"model": "jev-latest", "state": state, "questions": asked, **extra}).encode()
 
@@ -141,45 +127,51 @@ def wait(path: str, process: subprocess.Popen[bytes], seconds: float) -> float:
     raise RuntimeError("the server was not ready")
 
 
+def measured(cells: str, extra: dict[str, Any], *, ours: bool) -> Iterator[dict[str, Any]]:
+    """A row per cell, after a warm-up of every number of questions."""
+    for questions in (3, 10, 32):
+        asyncio.run(load(questions, 16, 32, extra))
+    for cell in cells.split(","):
+        questions, clients = map(int, cell.split("x"))
+        before = tokens() if ours else {}
+        row = extra | asyncio.run(load(questions, clients, max(12, clients * 4), extra))
+        if ours:
+            row["tokens"] = {name: value - before.get(name, 0.0) for name, value in tokens().items()}
+        yield row
+
+
 def main() -> None:
     """Start, warm up, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--server", default="ours", choices=["ours", "vllm", "vllm-joint"])
-    parser.add_argument("--isolate", default="none")
+    parser.add_argument("--isolate", default="none,all", help="modes of ours, one after another")
     parser.add_argument("--cells", default="3x1,3x16,3x64,10x1,10x16,10x64,32x1,32x16,32x64")
-    parser.add_argument("--extra", default="{}", help="more fields of every request, as JSON")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     given = parser.parse_args()
     ours = given.server == "ours"
     engine = {name: value for name, value in ENGINE.items() if name != "diffusion_config"}
     settings = {
         "ENGINE": "vllm", "MODEL": given.model, "PORT": str(PORT), "HOST": "127.0.0.1", "CANVAS": "128",
-        "QUEUE_TIMEOUT": "120", "REQUEST_TIMEOUT": "300", "LOG_LEVEL": "warning", "ENFORCE_EAGER": "0",
+        "QUEUE_TIMEOUT": "120", "REQUEST_TIMEOUT": "300", "LOG_LEVEL": "warning", "ENFORCE_EAGER": "0", "ISOLATE_MAX_QUESTIONS": "64",
         "EXTRA_ARGS": json.dumps(engine), "SERVED_MODEL_NAME": "jev-latest",
     }  # fmt: skip
-    extra = {"isolate": given.isolate} if ours else ({"joint": True} if given.server == "vllm-joint" else {})
-    extra |= json.loads(given.extra)
+    own = [{"joint": True}] if given.server == "vllm-joint" else [{}]
+    extras = [{"isolate": mode} for mode in given.isolate.split(",")] if ours else own
     process = subprocess.Popen(command(given.server, given.model), env=os.environ | settings)
     rows: list[dict[str, Any]] = []
     try:
         print(f"ready after {wait('/ready' if ours else '/health', process, 400):.0f} s", flush=True)
-        for questions in (3, 10, 32):
-            asyncio.run(load(questions, 16, 32, extra | {}))
-        for cell in given.cells.split(","):
-            questions, clients = map(int, cell.split("x"))
-            before = tokens() if ours else {}
-            row = asyncio.run(load(questions, clients, max(12, clients * 4), extra))
-            if ours:
-                row["tokens"] = {name: value - before.get(name, 0.0) for name, value in tokens().items()}
-            rows.append({"server": given.server, **extra, **row})
-            print(json.dumps(rows[-1]), flush=True)
+        for extra in extras:
+            for row in measured(given.cells, extra, ours=ours):
+                rows.append({"server": given.server, **row})
+                print(json.dumps(rows[-1]), flush=True)
     finally:
         process.terminate()
         process.wait(timeout=60)
         given.out.mkdir(parents=True, exist_ok=True)
-        name = f"gpu-{given.server}-{given.isolate if ours else 'own'}.json"
-        (given.out / name).write_text(json.dumps({"engine": ENGINE, "rows": rows}, indent=1) + "\n")
+        results = json.dumps({"engine": ENGINE, "rows": rows}, indent=1)
+        (given.out / f"gpu-{given.server}.json").write_text(results + "\n")
 
 
 if __name__ == "__main__":
