@@ -11,7 +11,7 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,11 @@ class ShapeLimits:
     questions: int = 512
     options: int = 255
     levels: int = 10
+
+    @property
+    def answers(self) -> int:
+        """Answers that a question of any type may have."""
+        return max(2, self.options, self.levels)
 
 
 def capped(faults: Iterable[Fault]) -> list[Fault]:
@@ -112,10 +117,13 @@ class RequestShape:
         mapping = definitions["question"]["discriminator"]["mapping"]
         self._kinds = {tag: _Shape(definitions[_name(path)], definitions, validator) for tag, path in mapping.items()}
 
-    def check(self, body: Mapping[str, Any]) -> None:
-        """Raise `SchemaViolation` with every fault unless the body is right."""
+    def check(self, body: Mapping[str, Any], beyond: Iterable[Fault] = ()) -> None:
+        """Raise `SchemaViolation` with every fault unless the body is right.
+
+        `beyond` are faults by rules that a schema cannot say; they are looked at only where the schema refuses.
+        """
         if not self.accepts(body):
-            raise SchemaViolation(self.faults(body))
+            raise SchemaViolation(self.faults(body, beyond))
 
     def accepts(self, body: Mapping[str, Any]) -> bool:
         """Whether the compiled validators take the body."""
@@ -130,9 +138,9 @@ class RequestShape:
                 return False
         return True
 
-    def faults(self, body: Mapping[str, Any]) -> list[Fault]:
+    def faults(self, body: Mapping[str, Any], beyond: Iterable[Fault] = ()) -> list[Fault]:
         """Every fault of a rejected body, up to `MAX_FAULTS`."""
-        faults = capped(self._all_faults(body))
+        faults = capped(chain(self._all_faults(body), beyond))
         return faults or [Fault("value_error", ("body",), "The body does not match the request's schema.")]
 
     def _all_faults(self, body: Mapping[str, Any]) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from the string of the same text; a message is reduced to who said what.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from decisions.errors import Fault, SchemaViolation, UnsupportedFeature
@@ -22,10 +22,13 @@ from decisions.protocol import (
     Question,
     ReadSettings,
     ScoreQuestion,
+    Skipped,
     Text,
 )
+from decisions.schema import capped
 
-from .forms import Report, Spelling, WireRequest, extras, read_settings, said
+from .conditions import Answers, Asked, Conditions, Flag, conditional
+from .forms import LEVELS, Report, Spelling, WireRequest, extras, read_settings, said
 from .media import NO_IMAGES
 
 _ITEM_FIELDS = ("type", "role", "call_id", "name", "arguments", "input", "content", "output")
@@ -36,22 +39,56 @@ def request_of(body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
     """The request that a checked body spells.
 
     Raises `UnsupportedFeature` for images and `SchemaViolation` for what the schema cannot say: repeated option
-    values, and questions whose parts say nothing.
+    values, questions whose parts say nothing, and questions that wait for the wrong ones.
     """
+    conditions = _conditions(body)
     faults = [fault for index, given in enumerate(body["questions"]) for fault in _faults(given, index)]
-    if faults:
+    if faults := capped([*faults, *conditions.faults()]):
         raise SchemaViolation(faults)
     built = [_question(given, index) for index, given in enumerate(body["questions"])]
     return WireRequest(
         model=body["model"],
         state=_state(body["input"]),
-        questions=tuple(question for question, _ in built),
+        questions=conditions.on([question for question, _ in built]),
         instructions=said(body.get("instructions")),
         settings=read_settings(body, defaults),
         diagnostics=bool(body.get("diagnostics")),
         hints=tuple(_hints(body)),
         spellings=tuple(spelling for _, spelling in built),
     )
+
+
+def condition_faults(body: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong with what questions wait for, in any body."""
+    yield from _conditions(body).faults()
+
+
+def _conditions(body: Mapping[str, Any]) -> Conditions:
+    """What questions wait for; here they refer to each other by `name`."""
+    questions = body.get("questions")
+    if not isinstance(questions, list) or not conditional(questions):
+        return Conditions()
+    pairs = enumerate(given if isinstance(given, dict) else {} for given in questions)
+    return Conditions([Asked(index, _name(given), given, _answers(given)) for index, given in pairs])
+
+
+def _name(given: Mapping[str, Any]) -> str | None:
+    name = given.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _answers(given: Mapping[str, Any]) -> Answers | None:
+    kind, choices, levels = given.get("type"), given.get("choices"), given.get("levels")
+    if kind == "predicate":
+        return {"yes": "yes", "no": "no"}
+    if kind == "choice" and isinstance(choices, list):
+        values: tuple[Any, ...] = tuple(choice.get("value") if isinstance(choice, dict) else None for choice in choices)
+        if all(isinstance(value, str | bool) for value in values):
+            keys = [Flag(value) if isinstance(value, bool) else value for value in values]
+            return dict(zip(keys, _option_names(values), strict=True))
+    if kind == "score" and isinstance(levels, list):
+        return {level: level for level in LEVELS[: len(levels)]}
+    return None
 
 
 def _faults(given: Mapping[str, Any], index: int) -> Iterator[Fault]:
@@ -144,11 +181,16 @@ def _hints(body: Mapping[str, Any]) -> Iterator[Hint]:
 
 
 def body_of(model: str, request: WireRequest, decision: Decision, report: Report | None) -> dict[str, Any]:
-    """The answer's body in the OpenAI form, answers in question order."""
-    usage = decision.usage
-    spelled = zip(decision.answers.values(), request.spellings or (), strict=True)
-    return {
-        "answers": [_answer(answer, spelling) for answer, spelling in spelled],
+    """The answer's body in the OpenAI form, answers in question order; a skipped question's is a refusal."""
+    usage, skipped = decision.usage, decision.skipped
+    spelled = list(zip(request.questions, request.spellings or (), strict=True))
+    body = {
+        "answers": [
+            _answer(decision.answers[question.id], spelling)
+            if question.id not in skipped
+            else {"type": "refusal", "name": spelling.name}
+            for question, spelling in spelled
+        ],
         "model": model,
         "usage": {
             "input_tokens": usage.input_tokens,
@@ -157,7 +199,25 @@ def body_of(model: str, request: WireRequest, decision: Decision, report: Report
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.input_tokens + usage.output_tokens,
         },
-    } | extras(request, decision, report)
+    }
+    if skipped:
+        body["x_skipped"] = [_skipped(int(key), why, spelled) for key, why in skipped.items()]
+    return body | extras(request, decision, report)
+
+
+def _skipped(index: int, why: Skipped, spelled: Sequence[tuple[Question, Spelling]]) -> dict[str, Any]:
+    """Why a question was not asked, with names and option values as the caller wrote them."""
+    other, spelling = spelled[int(why.because)]
+    values: dict[str, str | bool] = {}
+    if isinstance(other, ChoiceQuestion):
+        values = dict(zip([option.name for option in other.options], spelling.values, strict=True))
+    return {
+        "question": index,
+        "name": spelled[index][1].name,
+        "because": spelling.name,
+        "was": None if why.was is None else values.get(why.was, why.was),
+        "wanted": [values.get(answer, answer) for answer in why.wanted],
+    }
 
 
 def _answer(answer: Answer, spelling: Spelling) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from decisions.protocol import (
 
 COLDEST = 1e-6
 """Lower temperatures are raised to this one: the answer is the same, and dividing by them would overflow."""
+LEVELS = tuple(str(level) for level in range(32))
+"""Level numbers as texts: JSON keys, and answers of a score."""
 MAX_STEPS = 8
 """Denoising steps that a request may ask for."""
 _SAID = re.compile("[^\\s\u200b-\u200f\u2060\ufeff]")
@@ -113,7 +115,8 @@ def _diagnostics(request: WireRequest, decision: Decision, report: Report | None
         told["seconds"] = {"queue": report.queue_seconds, "engine": report.engine_seconds}
         told["fingerprint"] = dict(report.fingerprint)
     traces = {name: _trace(trace) for name, trace in decision.traces.items()}
-    told["questions"] = traces if request.spellings is None else list(traces.values())
+    in_order = [traces.get(question.id) for question in request.questions]
+    told["questions"] = traces if request.spellings is None else in_order
     return told
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from decisions.errors import Fault, SchemaViolation
 from decisions.hints import NOUL_CRITERIA, SYSTEM_ONE, SYSTEM_ONE_QUESTION, Hint
 from decisions.protocol import (
     Answer,
@@ -18,24 +19,51 @@ from decisions.protocol import (
     ReadSettings,
     ScoreQuestion,
 )
+from decisions.schema import capped
 
-from .forms import Report, WireRequest, extras, read_settings, said
-
-LEVELS = tuple(str(level) for level in range(32))
-"""Level numbers as JSON keys."""
+from .conditions import Answers, Asked, Conditions, conditional
+from .forms import LEVELS, Report, WireRequest, extras, read_settings, said
 
 
 def request_of(body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
-    """The request that a checked body spells."""
+    """The request that a checked body spells. Raises `SchemaViolation` for questions that wait for the wrong ones."""
+    questions = [_BUILDERS[given["type"]](key, given) for key, given in body["questions"].items()]
+    conditions = _conditions(body)
+    if faults := capped(conditions.faults()):
+        raise SchemaViolation(faults)
     return WireRequest(
         model=body["model"],
         state=body["state"],
-        questions=tuple([_BUILDERS[given["type"]](key, given) for key, given in body["questions"].items()]),
+        questions=conditions.on(questions),
         instructions=said(body.get("instructions")),
         settings=read_settings(body, defaults),
         diagnostics=bool(body.get("diagnostics")),
         hints=tuple(_hints(body)),
     )
+
+
+def condition_faults(body: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong with what questions wait for, in any body."""
+    yield from _conditions(body).faults()
+
+
+def _conditions(body: Mapping[str, Any]) -> Conditions:
+    questions = body.get("questions")
+    if not isinstance(questions, dict) or not conditional(questions.values()):
+        return Conditions()
+    pairs = [(key, given if isinstance(given, dict) else {}) for key, given in questions.items()]
+    return Conditions([Asked(key, key, given, _answers(given)) for key, given in pairs])
+
+
+def _answers(given: Mapping[str, Any]) -> Answers | None:
+    kind, criteria = given.get("type"), given.get("criteria")
+    if kind == "noul":
+        return {"yes": "yes", "no": "no"}
+    if kind == "choice" and isinstance(criteria, dict):
+        return {name: name for name in criteria}
+    if kind == "score" and isinstance(criteria, list):
+        return {level: level for level in LEVELS[: len(criteria)]}
+    return None
 
 
 def _noul(key: str, given: Mapping[str, Any]) -> Question:
@@ -93,6 +121,11 @@ def body_of(model: str, request: WireRequest, decision: Decision, report: Report
         "answers": {key: _answer(answer) for key, answer in decision.answers.items()},
         "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
     }
+    if decision.skipped:
+        skipped = decision.skipped.items()
+        body["x_skipped"] = {
+            key: {"because": why.because, "was": why.was, "wanted": why.wanted} for key, why in skipped
+        }
     return body | extras(request, decision, report) if request.hints or request.diagnostics else body
 
 

@@ -19,18 +19,15 @@ REQUEST: Mapping[str, tuple[tuple[object, ...], str]] = {
     "variables": ((None, {}), "Decision templates are not supported yet"),
 }
 """Field of a request -> the values that ask for nothing, and what to say to any other."""
-QUESTION: Mapping[str, tuple[tuple[object, ...], str]] = {
-    "ask_if": ((None, {}), "Conditional questions are not supported yet"),
-    "depends_on": ((None, []), "Questions that depend on others are not supported yet"),
-}
-"""The same for the fields of a question."""
 BOX = "Bounding-box questions are not supported: the served model reads text only"
 
 
 def refuse_unsupported(body: Mapping[str, Any]) -> None:
     """Raise `UnsupportedFeature` when an unchecked body asks for something on these lists."""
-    if not REQUEST.keys().isdisjoint(body):
-        _refuse(body, REQUEST, "")
+    for name in REQUEST.keys() & body.keys():
+        harmless, why = REQUEST[name]
+        if body[name] not in harmless:
+            raise UnsupportedFeature(f"{why} ({name}).")
     questions = body.get("questions")
     if isinstance(questions, dict):
         _refuse_in_questions(questions.items())
@@ -40,15 +37,5 @@ def refuse_unsupported(body: Mapping[str, Any]) -> None:
 
 def _refuse_in_questions(questions: Iterable[tuple[str | int, Any]]) -> None:
     for key, question in questions:
-        if not isinstance(question, dict):
-            continue
-        if question.get("type") == "box":
+        if isinstance(question, dict) and question.get("type") == "box":
             raise UnsupportedFeature(f"{BOX} (questions.{short(str(key))}).")
-        if not QUESTION.keys().isdisjoint(question):
-            _refuse(question, QUESTION, f"questions.{short(str(key))}.")
-
-
-def _refuse(given: Mapping[str, Any], fields: Mapping[str, tuple[tuple[object, ...], str]], path: str) -> None:
-    for name, (harmless, why) in fields.items():
-        if name in given and given[name] not in harmless:
-            raise UnsupportedFeature(f"{why} ({path}{name}).")

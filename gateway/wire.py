@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
+from decisions.errors import Fault
 from decisions.hints import DECISIONS, DECISIONS_QUESTION, SYSTEM_ONE, SYSTEM_ONE_QUESTION
 from decisions.protocol import Decision, ReadSettings
 from decisions.schema import RequestShape, ShapeLimits
@@ -37,7 +38,15 @@ __all__ = [
     "internal_error",
 ]
 
-Build = Callable[[Mapping[str, Any], ReadSettings], WireRequest]
+
+class Form(Protocol):
+    """One of the two forms, in: its request, and its faults that no schema can tell."""
+
+    def request_of(self, body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
+        """The request that a checked body spells."""
+
+    def condition_faults(self, body: Mapping[str, Any]) -> Iterable[Fault]:
+        """What is wrong with what questions wait for, in any body."""
 
 
 @lru_cache(maxsize=8)
@@ -64,20 +73,20 @@ class Wire:
 
     def parse_systemone(self, body: bytes, content_type: str | None = None) -> WireRequest:
         """The request of `POST /v1/systemone`."""
-        return self._request(parse_body(json_part(body, content_type)), self._systemone, systemone_form.request_of)
+        return self._request(parse_body(json_part(body, content_type)), self._systemone, systemone_form)
 
     def parse_decisions(self, body: bytes, content_type: str | None = None) -> WireRequest:
         """The request of `POST /v1/decisions`: in the OpenAI form, or in System One's where `questions` is a map."""
         given = parse_body(json_part(body, content_type))
         if isinstance(given.get("questions"), dict):
-            return self._request(given, self._systemone, systemone_form.request_of)
-        return self._request(given, self._decisions, decisions_form.request_of)
+            return self._request(given, self._systemone, systemone_form)
+        return self._request(given, self._decisions, decisions_form)
 
-    def _request(self, given: dict[str, Any], shape: RequestShape, build: Build) -> WireRequest:
+    def _request(self, given: dict[str, Any], shape: RequestShape, form: Form) -> WireRequest:
         refuse_unsupported(given)
-        shape.check(given)
+        shape.check(given, form.condition_faults(given))
         self.names.check(given["model"])
-        return build(given, self.defaults)
+        return form.request_of(given, self.defaults)
 
     def systemone_body(self, request: WireRequest, decision: Decision, report: Report | None = None) -> bytes:
         """The answer of `POST /v1/systemone`; `report` is shown where the request asks for diagnostics."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,11 +27,12 @@ from decisions.protocol import (
     ScoreAnswer,
     ScoreQuestion,
     SeedToken,
+    Skipped,
     Temperatures,
     Usage,
 )
 from decisions.schema import load_schema
-from gateway.unsupported import QUESTION, REQUEST
+from gateway.unsupported import REQUEST
 from gateway.wire import Report, ServedNames, ShapeLimits, Wire, WireRequest
 
 DEFAULTS = ReadSettings(seed=7, temperatures=Temperatures(noul=1.5, choice=2.0, score=3.0))
@@ -205,14 +207,12 @@ ASKING = {
     "template": "triage",
     "think": 100,
     "variables": {"a": 1},
-    "ask_if": {"a": ["yes"]},
-    "depends_on": ["a"],
 }
 
 
 def test_every_field_that_is_not_built_yet_has_a_case() -> None:
     """The one list, and no other."""
-    assert {*REQUEST, *QUESTION} == ASKING.keys()
+    assert REQUEST.keys() == ASKING.keys()
 
 
 @pytest.mark.parametrize("field", REQUEST)
@@ -223,15 +223,6 @@ def test_a_field_that_is_not_built_yet_is_refused_by_name(field: str) -> None:
             WIRE.parse_systemone(json.dumps(request).encode())
     with pytest.raises(UnsupportedFeature, match=rf"\({field}\)"):
         parse_openai({"type": "predicate", "instructions": "x"}, **{field: ASKING[field]})
-
-
-@pytest.mark.parametrize("field", QUESTION)
-def test_a_question_field_that_is_not_built_yet_is_refused_by_name(field: str) -> None:
-    """With the question."""
-    with pytest.raises(UnsupportedFeature, match=rf"\(questions.q.{field}\)"):
-        parse({**NOUL, field: ASKING[field]})
-    with pytest.raises(UnsupportedFeature, match=rf"\(questions.0.{field}\)"):
-        parse_openai({"type": "predicate", "instructions": "x", field: ASKING[field]})
 
 
 def test_values_that_ask_for_nothing_are_fine() -> None:
@@ -338,15 +329,24 @@ def test_answers_match_their_schema(diagnostics: bool) -> None:
     from jsonschema import Draft7Validator
 
     spelled = parse_openai(
-        {"type": "predicate", "instructions": "x"},
+        {"type": "predicate", "name": "n", "instructions": "x"},
         {"type": "choice", "instructions": "x", "choices": [{"value": value} for value in ("z", "b", True, False)]},
         {"type": "score", "instructions": "x", "levels": [{"label": "low"}, {"label": "high"}], "id": "s"},
+        {"type": "predicate", "instructions": "x", "ask_if": {"n": ["yes"]}},
         diagnostics=diagnostics,
     )
+    numbers = dict(zip("ncs", "012", strict=True))
+    in_openai = replace(
+        DECISION,
+        answers={numbers[name]: answer for name, answer in DECISION.answers.items()},
+        traces={numbers[name]: trace for name, trace in DECISION.traces.items()},
+        skipped={"3": Skipped("0", "no", ("yes",))},
+    )
+    skipping = replace(DECISION, skipped={"x": Skipped("n", "no", ("yes",))})
     asked = parse({**NOUL, "criterion": 1}, diagnostics=diagnostics)
 
-    Draft7Validator(load_schema("systemone.response")).validate(json.loads(WIRE.systemone_body(asked, DECISION)))
-    Draft7Validator(load_schema("decisions.response")).validate(json.loads(WIRE.decisions_body(spelled, DECISION)))
+    Draft7Validator(load_schema("systemone.response")).validate(json.loads(WIRE.systemone_body(asked, skipping)))
+    Draft7Validator(load_schema("decisions.response")).validate(json.loads(WIRE.decisions_body(spelled, in_openai)))
 
 
 # --- Any bytes --------------------------------------------------------------------------------------------------------
