@@ -40,6 +40,21 @@ def test_the_official_python_sdk_works_unchanged(stub_server: RunningServer) -> 
     assert "jev-latest" in {model.name for model in models.models}
 
 
+def test_the_official_python_sdk_reads_an_answer_with_a_skipped_question(stub_server: RunningServer) -> None:
+    """It has the others; the skipped one is simply not there."""
+    gate = {"type": "noul", "instructions": "Does the customer ask for money back?"}
+    other = {"type": "noul", "instructions": "Is the customer angry?"}
+    asked: Any = {
+        "gate": gate,
+        "if": {**other, "ask_if": {"gate": [True]}},
+        "else": {**other, "ask_if": {"gate": [False]}},
+    }
+    with typesafe_sdk.TypeSafeClient(api_key="any", base_url=stub_server.url) as client:
+        answer = client.system_one(state=STATE, questions=asked)
+
+    assert {"gate", "if" if answer.nouls["gate"].noul >= 0.5 else "else"} == answer.nouls.keys()
+
+
 def test_an_error_reaches_the_official_sdk_with_its_reason(stub_server: RunningServer) -> None:
     """The SDK raises its own class for the status, and its message names what was wrong."""
     with (

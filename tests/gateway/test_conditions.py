@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from decisions.protocol import (
     Skipped,
     Usage,
 )
-from gateway.wire import ServedNames, ShapeLimits, Wire, WireRequest
+from decisions.schema import load_schema
+from gateway.wire import MAX_STEPS, ServedNames, ShapeLimits, Wire, WireRequest
 from tests.conftest import AppClient
 from tests.gateway.asking import CHOICE, NOUL, PATH, SCORE, asked
 
@@ -198,8 +200,10 @@ def test_a_skipped_openai_question_is_a_refusal_in_its_place() -> None:
         traces={key: QuestionTrace(0.5, 1.0, 0, 0, True, 1, 1, 1) for key in "03"},
         skipped={"1": Skipped("0", names[0], ("b",)), "2": Skipped("1", None, ())},
     )
-    answer = json.loads(WIRE.decisions_body(request, decision))
+    sent = WIRE.decisions_body(request, decision)
+    answer = json.loads(sent)
 
+    assert 4 == len(pytest.importorskip("openai.types.decision").Decision.model_validate_json(sent).answers)
     assert ["choice", "refusal", "refusal", "predicate"] == [each["type"] for each in answer["answers"]]
     assert [
         {"question": 1, "name": "m", "because": "c", "was": True, "wanted": ["b"]},
@@ -245,3 +249,30 @@ async def test_labels_and_steps_reach_the_engine(client: AppClient) -> None:
 
     assert [2, 1, 1] == rounds
     assert [["body", "labels"], ["body", "steps"]] == [fault["loc"] for fault in refused.json()["detail"]]
+
+
+async def test_steps_need_a_canvas(client: AppClient) -> None:
+    """The planner refuses them by name; one step is no step too many."""
+    planner = client.gateway.serving.service.planner
+    planner.limits = replace(planner.limits, canvas=0)
+    one, two = [await client.post(PATH, json=asked(steps=steps)) for steps in (1, 2)]
+
+    assert (200, 400) == (one.status_code, two.status_code)
+    assert "no canvas" in two.json()["detail"]["message"]
+
+
+@pytest.mark.parametrize(("setting", "rounds"), [("off", 2), ("final", 2), ("both", 2), ("verify", 3)])
+async def test_catch_all_is_the_servers_setting(setting: str, rounds: int) -> None:
+    """With `verify` the winner is read once more, against them."""
+    options = dict.fromkeys([*(f"option {number}" for number in range(30)), "none of the above"])
+    sent = asked(questions={"c": {"type": "choice", "criteria": options}}, diagnostics=True)
+    async with AppClient(CATCH_ALL=setting) as client:
+        answer = (await client.post(PATH, json=sent)).json()
+
+    assert rounds == answer["x_diagnostics"]["rounds"]
+    assert pytest.approx(1) == sum(answer["answers"]["c"]["probabilities"].values())
+
+
+def test_most_steps_are_the_schemas() -> None:
+    """What `/v1/limits` says is what is accepted."""
+    assert load_schema("systemone.request")["definitions"]["steps"]["maximum"] == MAX_STEPS
