@@ -144,7 +144,10 @@ def check_readout(read: Read, readout: Readout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a decision asks of the engine in its widest round: reads at once, and tokens put before the model."""
+    """What a decision asks of the engine in its first round: reads at once, and tokens put before the model.
+
+    Later rounds are narrower for brackets; dependent questions and `auto` modes may ask for more than this says.
+    """
 
     reads: int
     tokens: int

@@ -130,7 +130,7 @@ def wait(path: str, process: subprocess.Popen[bytes], seconds: float) -> float:
 def measured(cells: str, extra: dict[str, Any], *, ours: bool) -> Iterator[dict[str, Any]]:
     """A row per cell, after a warm-up of every number of questions."""
     for questions in (3, 10, 32):
-        asyncio.run(load(questions, 16, 32, extra))
+        asyncio.run(load(questions, 15, 32, extra))  # 15: states that no cell below asks about
     for cell in cells.split(","):
         questions, clients = map(int, cell.split("x"))
         before = tokens() if ours else {}
@@ -153,8 +153,8 @@ def main() -> None:
     engine = {name: value for name, value in ENGINE.items() if name != "diffusion_config"}
     settings = {
         "ENGINE": "vllm", "MODEL": given.model, "PORT": str(PORT), "HOST": "127.0.0.1", "CANVAS": "128",
-        "QUEUE_TIMEOUT": "120", "REQUEST_TIMEOUT": "300", "LOG_LEVEL": "warning", "ENFORCE_EAGER": "0", "ISOLATE_MAX_QUESTIONS": "64",
-        "EXTRA_ARGS": json.dumps(engine), "SERVED_MODEL_NAME": "jev-latest",
+        "QUEUE_TIMEOUT": "120", "REQUEST_TIMEOUT": "300", "LOG_LEVEL": "warning", "ENFORCE_EAGER": "0",
+        "ISOLATE_MAX_QUESTIONS": "64", "EXTRA_ARGS": json.dumps(engine), "SERVED_MODEL_NAME": "jev-latest",
     }  # fmt: skip
     own = [{"joint": True}] if given.server == "vllm-joint" else [{}]
     extras = [{"isolate": mode} for mode in given.isolate.split(",")] if ours else own

@@ -8,14 +8,11 @@ full vocabulary come out, of the label ids alone. Written against vLLM 0.32.0 an
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import multiprocessing
-import os
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from decisions.errors import EngineError, EngineUnavailable, UnsupportedFeature
@@ -23,8 +20,9 @@ from decisions.labels import AnswerForm
 from decisions.reads import Cost, EngineLimits, Read, Readout, SlotPosition, Ticket
 
 from . import EngineHealth, ServedModel
-from .forms import DIFFUSION_GEMMA, family
+from .forms import family
 from .tokenizer import HfTokenizer
+from .vllm_start import Loaded, VllmOptions, has_gpu, load, silent
 from .weights import ModelSource, Progress, choose, resolve
 
 if TYPE_CHECKING:
@@ -35,64 +33,7 @@ AsyncLLM: TypeAlias = Any
 SamplingParams: TypeAlias = Any
 RequestOutput: TypeAlias = Any
 
-NEXT_TOKEN_READS, CANVAS_READS = 64, 32
-"""Reads at once where nobody says: larger canvas batches were slower on an H200 (56 reads/s at 128, 79 at 32)."""
-BLOCK = 32
-"""Tokens of a key/value block on a CPU: the smallest that its kernels take; only whole blocks are found again."""
-CPU_CACHE = 2**30
-"""Bytes of key/value cache on a CPU, where vLLM would otherwise take most of the memory."""
-CPU_STEP = 1024
-"""Tokens of one step on a CPU: a step that has begun is finished even if nobody waits for it any more."""
-STOP_SECONDS, DRAIN_SECONDS = 5.0, 30
-
-# vLLM takes these through the environment only, and its processes inherit them. This is the one place that sets any;
-# a value that the operator has set stays.
-ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    # A process with threads and an event loop must not be forked.
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-}
-CPU_ENVIRONMENT = {
-    # vLLM would keep one core of two for itself.
-    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-    # With these two the engine core holds the worker, as it does on one GPU, and need not start a third process.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # Otherwise the first read compiles the sampler for half a minute.
-    "TORCH_COMPILE_DISABLE": "1",
-    # Threads that spin while they wait take the cores from the gateway: with others at work on two cores, sleeping
-    # threads read 1.4 to 2.0 times as fast.
-    "OMP_WAIT_POLICY": "passive",
-}
-
-FAULTS = (RuntimeError, MemoryError, ArithmeticError, LookupError, TypeError, ValueError, OSError, AssertionError)
-"""What vLLM raises at its start beside its own errors."""
-
-
-@dataclass(frozen=True, slots=True)
-class VllmOptions:
-    """How to run a model. `context` and `canvas` are in tokens and capped by the model.
-
-    `dtype` "auto" is float32 on a CPU, where bfloat16 would make answers depend on what else is computed, and the
-    model's own on a GPU. `reads` None is chosen by the kind of model. `gpu_share` is the share of the GPU's memory.
-    `attention` "auto" leaves vLLM's backend. `eager` runs without captured graphs, as a CPU always does. `text_only`
-    leaves a vision tower out. `extra` are vLLM's own engine arguments; they win over all others.
-    """
-
-    context: int = 4096
-    canvas: int = 128
-    dtype: str = "auto"
-    reads: int | None = None
-    gpu_share: float = 0.85
-    attention: str = "auto"
-    eager: bool = True
-    text_only: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-def silent(message: str) -> None:
-    """Tell nobody how far loading is."""
+STOP_SECONDS = 5.0
 
 
 class VllmEngine:
@@ -133,9 +74,9 @@ class VllmEngine:
     async def read(self, reads: Sequence[Read], ticket: Ticket) -> Sequence[Readout]:
         """All reads go to the engine at once, and are awaited in order; what is missing in a reply stays missing.
 
-        Reads of one new state need no first one sent ahead: vLLM registers a block when it schedules it, so that of
-        16 questions about a new state of 950 tokens all but one found 928 tokens of it (and took as long as one
-        first, then 15: 16.1 s to 14.9 s and 23.2 s to 23.8 s on two busy cores in float32).
+        Reads of one new state need no first one sent ahead: vLLM registers a block when it schedules it, so of 16
+        questions about a new state of 950 tokens all but one found 928 tokens of it. On two busy cores in float32 one
+        first, then 15, took 0.87 to 1.03 times as long (medians of 4, four runs): too little for one more round trip.
         """
         from vllm.exceptions import VLLMError
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -271,13 +212,6 @@ def find(settings: Settings, progress: Progress) -> ModelSource:
     return resolve(choose(settings.model, settings.model_hf, gpu=has_gpu()), settings.model_cache, progress)
 
 
-def has_gpu() -> bool:
-    """Whether this process sees a CUDA device."""
-    import torch
-
-    return bool(torch.cuda.is_available())
-
-
 def tether(core: int) -> subprocess.Popen[bytes]:
     """Let the engine core die with this process, however that ends.
 
@@ -299,120 +233,3 @@ def give_up(loading: asyncio.Future[Loaded]) -> None:
             done.result().llm.shutdown(STOP_SECONDS)
 
     loading.add_done_callback(discard)
-
-
-# --- In the loading thread ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What `load` hands to the engine."""
-
-    model: ServedModel
-    limits: EngineLimits
-    tokenizer: HfTokenizer
-    llm: AsyncLLM
-
-
-def load(source: ModelSource, options: VllmOptions, progress: Progress) -> Loaded:
-    """Load configuration and tokenizer, and start the engine core with the weights."""
-    started = time.monotonic()
-    progress("loading vLLM")
-    on_cpu = not has_gpu()
-    prepare_environment(on_cpu=on_cpu)
-    try:
-        import vllm
-        from transformers import AutoConfig
-        from vllm.exceptions import VLLMError
-    except ImportError as fault:
-        raise EngineUnavailable(f"The vllm engine needs `pip install canvasgate[vllm]`: {fault}") from fault
-    try:
-        config = AutoConfig.from_pretrained(source.model)
-        architecture = (config.architectures or [""])[0]
-        check_capabilities(architecture)
-        tokenizer = HfTokenizer.open(source.model, empty_thought=family(architecture).empty_thought)
-        arguments = engine_arguments(config, options, canvas=architecture == DIFFUSION_GEMMA, on_cpu=on_cpu)
-        progress(
-            f"starting vLLM {vllm.__version__} with {source.name} after {time.monotonic() - started:.1f} s of imports"
-        )
-        llm = start_core(source.model, arguments)
-    except (*FAULTS, VLLMError) as fault:
-        raise EngineUnavailable(f"vLLM does not serve {source.model}: {fault}") from fault
-    progress(f"loaded after {time.monotonic() - started:.1f} s")
-    revision = getattr(config, "_commit_hash", None) or source.revision
-    limits = limits_of(llm.vllm_config)
-    return Loaded(ServedModel(source.name, revision, architecture), limits, tokenizer, llm)
-
-
-def prepare_environment(*, on_cpu: bool) -> None:
-    """Set what vLLM takes from the environment, where the operator has not."""
-    for name, value in (ENVIRONMENT | (CPU_ENVIRONMENT if on_cpu else {})).items():
-        os.environ.setdefault(name, value)
-
-
-def check_capabilities(architecture: str) -> None:
-    """Raise `EngineUnavailable` where this vLLM cannot make the reads that this architecture needs."""
-    import vllm
-    from vllm.sampling_params import SamplingParams
-
-    if "logprob_token_ids" not in SamplingParams.__struct_fields__:
-        raise EngineUnavailable(f"vLLM {vllm.__version__} cannot read label ids; 0.32.0 and 0.33.0 can.")
-    if architecture == DIFFUSION_GEMMA and not importlib.util.find_spec("vllm.utils.diffusion"):
-        raise EngineUnavailable(f"vLLM {vllm.__version__} cannot read a seeded canvas; 0.32.0 and 0.33.0 can.")
-
-
-def engine_arguments(
-    config: Any,  # noqa: ANN401 - transformers' configuration, untyped
-    options: VllmOptions,
-    *,
-    canvas: bool,
-    on_cpu: bool,
-) -> dict[str, Any]:
-    """Engine arguments of vLLM for a model of this configuration."""
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None) or options.context
-    arguments: dict[str, Any] = {
-        "dtype": "float32" if on_cpu and options.dtype == "auto" else options.dtype,
-        "max_model_len": min(options.context, longest),
-        "max_num_seqs": options.reads or (CANVAS_READS if canvas else NEXT_TOKEN_READS),
-        "enable_prefix_caching": True,
-        "enforce_eager": options.eager or on_cpu,
-        # Of the full vocabulary, before anything that sampling does to it.
-        "logprobs_mode": "raw_logprobs",
-        "disable_log_stats": True,
-        # Ctrl-C reaches the engine core too: it then finishes what it reads, as the gateway does.
-        "shutdown_timeout": DRAIN_SECONDS,
-    }
-    if canvas:
-        arguments["diffusion_config"] = {"canvas_length": min(options.canvas, config.canvas_length)}
-    if on_cpu:
-        arguments |= {"block_size": BLOCK, "kv_cache_memory_bytes": CPU_CACHE, "max_num_batched_tokens": CPU_STEP}
-    else:
-        arguments["gpu_memory_utilization"] = options.gpu_share
-    if options.attention != "auto":
-        arguments["attention_backend"] = options.attention
-    if options.text_only:
-        arguments["language_model_only"] = True
-    return arguments | dict(options.extra)
-
-
-def start_core(model: str, arguments: Mapping[str, Any]) -> AsyncLLM:
-    """Start the engine core; returns once it holds the weights."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    config = AsyncEngineArgs(model=model, **arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
-    if config.model_config.is_diffusion and not config.use_v2_model_runner:
-        raise EngineUnavailable(
-            "Canvases need vLLM's model runner V2, which needs Triton for this device: a GPU, or Triton for CPUs."
-        )
-    return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
-
-
-def limits_of(config: Any) -> EngineLimits:  # noqa: ANN401 - vLLM's configuration
-    """What the started engine takes."""
-    context, reads = config.model_config.max_model_len, config.scheduler_config.max_num_seqs
-    if not config.model_config.is_diffusion:
-        return EngineLimits(context, reads=reads)
-    width = config.diffusion_config.canvas_length
-    return EngineLimits(context, width, slots=width, reads=reads)

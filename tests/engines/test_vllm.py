@@ -15,9 +15,10 @@ import pytest
 
 from decisions.errors import EngineError, EngineUnavailable, MalformedReadout, UnsupportedFeature
 from decisions.reads import Read, Readout, SlotPosition, check_readout
-from gateway.engines import vllm as adapter
+from gateway.engines import vllm_start as adapter
 from gateway.engines.forms import DIFFUSION_GEMMA
-from gateway.engines.vllm import VllmEngine, VllmOptions, canvas_arguments, engine_arguments, readout
+from gateway.engines.vllm import VllmEngine, canvas_arguments, readout
+from gateway.engines.vllm_start import VllmOptions, engine_arguments
 from gateway.engines.weights import ModelSource
 
 from .asking import TICKET, ask, story
