@@ -38,48 +38,77 @@ def staged(questions: Sequence[Question], flow_of: FlowOf) -> Generator[Slots, D
     """
     if not any(question.depends_on or question.ask_if for question in questions):
         return Staged((yield from together([flow_of(index, ()) for index in range(len(questions))])))
-    outcomes: dict[str, Distribution | Skipped] = {}
-    waiting = list(range(len(questions)))
-    while waiting:
-        stage = [index for index in waiting if outcomes.keys() >= set(needs(questions[index]))]
-        if not stage:
+    ledger = Ledger(questions)
+    while stage := ledger.next_stage():
+        read = yield from together([flow_of(index, ledger.told(index)) for index in stage])
+        for index, distribution in zip(stage, read, strict=True):
+            ledger.settle(index, distribution)
+    return Staged(tuple(outcome for outcome in ledger.outcomes if outcome is not None))
+
+
+class Ledger:
+    """Which questions wait for which, and what has come of those that were asked."""
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        places = {question.id: index for index, question in enumerate(questions)}
+        self.questions = questions
+        self.outcomes: list[Distribution | Skipped | None] = [None] * len(questions)
+        self._needs = [[places[other] for other in needs(question) if other in places] for question in questions]
+        self._missing = [len(needs(question)) for question in questions]
+        """How many of those that a question waits for are not answered or skipped yet."""
+        self._waiting_for: list[list[int]] = [[] for _ in questions]
+        for index, others in enumerate(self._needs):
+            for other in others:
+                self._waiting_for[other].append(index)
+        self._ready = [index for index, missing in enumerate(self._missing) if not missing]
+        self._unsettled = len(questions)
+
+    def next_stage(self) -> list[int]:
+        """The questions to ask now; those that are skipped are noted on the way. Empty when all are done."""
+        stage: list[int] = []
+        while self._ready and not stage:
+            ready, self._ready = sorted(self._ready), []
+            for index in ready:
+                skipped = self._skipped(index)
+                if skipped is None:
+                    stage.append(index)
+                else:
+                    self.settle(index, skipped)
+        if not stage and self._unsettled:
             raise ValueError("questions wait for each other in a circle")
-        waiting = [index for index in waiting if index not in stage]
-        asked = []
-        for index in stage:
-            skipped = skip(questions, index, outcomes)
-            if skipped is None:
-                asked.append(index)
-            else:
-                outcomes[questions[index].id] = skipped
-        read = yield from together([flow_of(index, told(questions, index, outcomes)) for index in asked])
-        outcomes.update(zip([questions[index].id for index in asked], read, strict=True))
-    return Staged(tuple(outcomes[question.id] for question in questions))
+        return stage
 
+    def settle(self, index: int, outcome: Distribution | Skipped) -> None:
+        """Note what has come of a question."""
+        self.outcomes[index] = outcome
+        self._unsettled -= 1
+        for other in self._waiting_for[index]:
+            self._missing[other] -= 1
+            if not self._missing[other]:
+                self._ready.append(other)
 
-def skip(questions: Sequence[Question], index: int, outcomes: dict[str, Distribution | Skipped]) -> Skipped | None:
-    """Why a question is not asked, or None where it is."""
-    question = questions[index]
-    by_id = {other.id: other for other in questions} if needs(question) else {}
-    for other in needs(question):
-        outcome = outcomes[other]
-        wanted = question.ask_if.get(other, ())
-        if isinstance(outcome, Skipped):
-            return Skipped(other, None, wanted)
-        was = answer_names(by_id[other])[outcome.top]
-        if wanted and was not in wanted:
-            return Skipped(other, was, wanted)
-    return None
+    def told(self, index: int) -> tuple[str, ...]:
+        """The lines that tell a question the answers of those that it waits for, in the request's order."""
+        answered = [
+            (self.questions[other], outcome.top)
+            for other in sorted(self._needs[index])
+            if isinstance(outcome := self.outcomes[other], Distribution)
+        ]
+        return tuple(
+            f"{as_text(question.instructions or '')} {said(question, answer)}".strip() for question, answer in answered
+        )
 
-
-def told(questions: Sequence[Question], index: int, outcomes: dict[str, Distribution | Skipped]) -> tuple[str, ...]:
-    """The lines that tell a question the answers of those that it waits for."""
-    lines = []
-    for other in questions if needs(questions[index]) else ():
-        outcome = outcomes.get(other.id)
-        if other.id in needs(questions[index]) and isinstance(outcome, Distribution):
-            lines.append(f"{as_text(other.instructions or '')} {said(other, outcome.top)}".strip())
-    return tuple(lines)
+    def _skipped(self, index: int) -> Skipped | None:
+        """Why a question is not asked, or None where it is."""
+        for other in self._needs[index]:
+            outcome, question = self.outcomes[other], self.questions[other]
+            wanted = self.questions[index].ask_if.get(question.id, ())
+            if isinstance(outcome, Skipped):
+                return Skipped(question.id, None, wanted)
+            was = answer_names(question)[outcome.top] if wanted and outcome else None
+            if was is not None and was not in wanted:
+                return Skipped(question.id, was, wanted)
+        return None
 
 
 def said(question: Question, answer: int) -> str:
