@@ -64,7 +64,8 @@ async def reference(model_source: ModelSource) -> AsyncIterator[Engine]:
 async def vllm(model_source: ModelSource) -> AsyncIterator[Engine]:
     """The vLLM engine with the demonstration model."""
     needs("vllm")
-    from gateway.engines.vllm import VllmEngine, VllmOptions
+    from gateway.engines.vllm import VllmEngine
+    from gateway.engines.vllm_start import VllmOptions
 
     with calm():
         engine = await VllmEngine.open(model_source, VllmOptions(context=CONTEXT), print)
