@@ -65,15 +65,16 @@ class Variant:
     wording: dict[str, Any] = field(default_factory=dict)
 
 
+BARE = AnswerForm(yes="Yes", no="No")
 LED = AnswerForm(lead="Answer:", space=" ", yes="Yes", no="No")
 VARIANTS = (
+    Variant("bare, Yes/No", BARE),
     Variant("bare, yes/no", AnswerForm()),
-    Variant("bare, Yes/No", AnswerForm(yes="Yes", no="No")),
     Variant("led, yes/no", AnswerForm(lead="Answer:", space=" ")),
     Variant("led, Yes/No", LED),
-    Variant("bare, no reply line", AnswerForm(), {"REPLY": ""}),
-    Variant("bare, A. name: description", AnswerForm(), {"option_line": plain_line}),
-    Variant("bare, quoted state", AnswerForm(), {"STATE_OPEN": 'Text:\n"""\n', "STATE_CLOSE": '\n"""\n\n'}),
+    Variant("bare, no reply line", BARE, {"REPLY": ""}),
+    Variant("bare, A. name: description", BARE, {"option_line": plain_line}),
+    Variant("bare, quoted state", BARE, {"STATE_OPEN": 'Text:\n"""\n', "STATE_CLOSE": '\n"""\n\n'}),
 )
 
 

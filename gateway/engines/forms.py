@@ -26,8 +26,9 @@ class Family:
     empty_thought: str = ""
 
 
-PLAIN = Family(AnswerForm())
-"""A bare label: on the demonstration model no lead, spelling or prior is measurably better (bench/label_forms.py)."""
+PLAIN = Family(AnswerForm(yes="Yes", no="No"))
+"""A bare label: on the demonstration model no lead, wording or prior answers measurably better (bench/label_forms.py);
+Yes and No carry more of its probability than yes and no."""
 FAMILIES = {
     DIFFUSION_GEMMA: Family(AnswerForm(lead="", space=" "), empty_thought="<|channel>thought\n<channel|>"),
 }
