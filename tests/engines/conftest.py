@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import socket
+import subprocess
+import sys
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +77,40 @@ async def vllm(model_source: ModelSource) -> AsyncIterator[Engine]:
     await engine.close()
 
 
+@pytest.fixture(scope="session")
+def vllm_server(model_source: ModelSource, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real `vllm serve` on loopback with the demonstration model; nothing waits for it here."""
+    needs("vllm")
+    from gateway.engines.vllm_start import CPU_ENVIRONMENT, ENVIRONMENT
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # The CPU build has no `vllm` command that works.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model_source.model]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", str(CONTEXT)]
+    command += ["--block-size", "32", "--max-num-seqs", "64", "--kv-cache-memory-bytes", str(2**29), "--enforce-eager"]
+    command += ["--enable-prompt-tokens-details"]
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with log.open("w") as out:
+        environment = {**os.environ, **ENVIRONMENT, **CPU_ENVIRONMENT}
+        server = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+    yield f"http://127.0.0.1:{port}"
+    server.terminate()
+    server.wait()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def vllm_http(model_source: ModelSource, vllm_server: str) -> AsyncIterator[Engine]:
+    """The vLLM engine over HTTP with the demonstration model."""
+    from gateway.engines.vllm_http import HttpOptions, VllmHttpEngine
+
+    with calm():
+        engine = await VllmHttpEngine.open(model_source, HttpOptions(vllm_server, patience=300), print)
+    yield engine
+    await engine.close()
+
+
 def calm() -> warnings.catch_warnings[None]:
     """Lets the packages that an engine imports warn as they like, in any thread."""
     return warnings.catch_warnings(action="ignore")
@@ -83,11 +121,19 @@ ENGINES = [
     "next_token_stub",
     pytest.param("reference", marks=pytest.mark.model),
     pytest.param("vllm", marks=[pytest.mark.model, pytest.mark.vllm]),
+    pytest.param("vllm_http", marks=[pytest.mark.model, pytest.mark.vllm, pytest.mark.slow]),
 ]
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine in turn."""
+    engine: Engine = request.getfixturevalue(request.param)
+    return engine
+
+
+@pytest.fixture
+def other(request: pytest.FixtureRequest) -> Engine:
+    """An engine that is held to the reference."""
     engine: Engine = request.getfixturevalue(request.param)
     return engine

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180
 COMPANY = 1e-3
 """Nats by which company, or a cached prefix, may move a label in float32."""
 AGREEMENT = 1e-4
-"""Nats by which two engines may differ in float32 on the same weights; 2.2e-5 was the worst of 24 reads."""
+"""Nats by which two engines may differ in float32 on the same weights; 3.5e-5 was the worst of 24 reads, in process and over HTTP."""
 
 
 async def test_readouts_come_in_the_order_of_the_reads(engine: Engine) -> None:
@@ -145,11 +145,12 @@ async def test_an_engine_says_what_it_is(engine: Engine) -> None:
 
 @pytest.mark.model
 @pytest.mark.vllm
-async def test_vllm_reads_what_the_reference_reads(reference: Engine, vllm: Engine) -> None:
-    assert reference.model == vllm.model
-    assert reference.form == vllm.form
-    reads = [read for number in range(6) for read in ask(vllm, story(400 + number, 2 * number), range(4))]
-    expected, found = await reference.read(reads, TICKET), await vllm.read(reads, TICKET)
+@pytest.mark.parametrize("other", ["vllm", pytest.param("vllm_http", marks=pytest.mark.slow)], indirect=True)
+async def test_vllm_reads_what_the_reference_reads(reference: Engine, other: Engine) -> None:
+    assert reference.model == other.model
+    assert reference.form == other.form
+    reads = [read for number in range(6) for read in ask(other, story(400 + number, 2 * number), range(4))]
+    expected, found = await reference.read(reads, TICKET), await other.read(reads, TICKET)
     print(f"worst difference {apart(expected, found):.2e} nats over {len(reads)} reads")
 
     assert AGREEMENT >= apart(expected, found)
