@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180
 COMPANY = 1e-3
 """Nats by which company, or a cached prefix, may move a label in float32."""
 AGREEMENT = 1e-4
-"""Nats by which two engines may differ in float32 on the same weights; 3.5e-5 was the worst of 24 reads, in process and over HTTP."""
+"""Nats by which two engines may differ in float32 on the same weights; 3.5e-5 was the worst of 24 reads."""
 
 
 async def test_readouts_come_in_the_order_of_the_reads(engine: Engine) -> None:
