@@ -1,30 +1,52 @@
-"""The gates of one response: coherence (G1), derived fields (G2) and no zero mass (G4), on a body as it was sent."""
+"""The gates of one response, on its body: coherence (G1), derived fields (G2), no zero mass (G4), shape (G5).
+
+Nothing of the gateway is called here but its published schema, so that the checks are a second opinion.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import jsonschema
 
 EXACT = 1e-9
 SUM = 1e-6
+SCHEMA = Path(__file__).parents[2] / "schemas" / "systemone.response.json"
+SHAPE = jsonschema.Draft7Validator(json.loads(SCHEMA.read_text("utf-8")))
 
 Body = dict[str, Any]
 
 
-def shares(question: Body, answer: Body) -> list[float]:
-    """The probabilities of an answer, in the order of the question's possible answers."""
-    if question["type"] == "noul":
-        return [answer["noul"], 1 - answer["noul"]]
-    return list(answer["probabilities"].values())
-
-
-def distance(one: list[float], other: list[float]) -> float:
+def distance(one: Sequence[float], other: Sequence[float]) -> float:
     """Total variation: half the sum of absolute differences."""
     return math.fsum(abs(a - b) for a, b in zip(one, other, strict=True)) / 2
 
 
+def between(one: Body, other: Body) -> float:
+    """The largest total variation between two sets of answers to the same questions."""
+    pairs = [(numbers(one[name]), numbers(other[name])) for name in one]
+    return max(distance(left, right) for left, right in pairs)
+
+
+def numbers(answer: Body) -> list[float]:
+    """The probabilities of an answer, in its own order."""
+    if answer["type"] == "noul":
+        return [answer["noul"], 1 - answer["noul"]]
+    return list(answer["probabilities"].values())
+
+
+def place_effect(places: Sequence[int], count: int) -> list[float]:
+    """G6c: share of choices that fell on each of `count` places, less 1/count; all zero where place has no effect."""
+    return [places.count(place) / len(places) - 1 / count for place in range(count)]
+
+
 def check_response(request: Body, response: Body) -> None:
-    """Fail unless every question has a coherent answer of its type."""
+    """Fail unless every question has a coherent answer of its type, in the published shape (G5)."""
+    SHAPE.validate(response)
     assert list(response["answers"]) == list(request["questions"])
     assert response["usage"]["input_tokens"] >= 0
     for name, question in request["questions"].items():
@@ -36,7 +58,7 @@ def check_response(request: Body, response: Body) -> None:
 
 def check_coherent(question: Body, answer: Body) -> None:
     """G1 and G4: finite, between 0 and 1, summing to 1, and never exactly zero."""
-    probabilities = shares(question, answer)
+    probabilities = numbers(answer)
     assert all(math.isfinite(p) and 0 <= p <= 1 for p in probabilities)
     assert abs(math.fsum(probabilities) - 1) <= SUM
     if question["type"] != "noul":
@@ -50,6 +72,7 @@ def check_noul(question: Body, answer: Body) -> None:
 
 def check_choice(question: Body, answer: Body) -> None:
     """G2: keys in request order, the first largest wins, TypeSafe's confidence."""
+    assert set(answer) == {"type", "choice", "confidence", "probabilities"}
     probabilities = answer["probabilities"]
     count = len(probabilities)
     assert list(probabilities) == list(question["criteria"])
