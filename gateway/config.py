@@ -51,6 +51,7 @@ class EngineChoice(StrEnum):
 
     AUTO = "auto"
     VLLM = "vllm"
+    VLLM_HTTP = "vllm_http"
     REFERENCE = "reference"
     STUB = "stub"
 
@@ -136,6 +137,8 @@ class Settings:
     gpu_util: float = _setting("0.85", number(0.05, 0.99), "Share of the GPU's memory that vLLM takes")
     max_seqs: int | None = _setting("auto", auto_or(whole(1, 4096)), "Reads that the engine works on at once")
     attn: str = _setting("auto", text("auto, or a vLLM attention backend"), "vLLM's attention backend")
+    vllm_url: str = _setting("", text("an http(s) address"), "Root of a separate `vllm serve`, for ENGINE=vllm_http")
+    vllm_key: str = _setting("", text(), "Bearer key of that server", secret=True)
     enforce_eager: bool = _setting("0", flag(), "1 runs vLLM without captured graphs: quicker start, slower reads")
     extra_args: Mapping[str, Any] = _setting("", json_object(), "JSON object of further vLLM engine arguments")
 

@@ -17,7 +17,11 @@ from .weights import DEMONSTRATION, GGUF_SHA256, Progress
 Opener = Callable[[Settings, Progress], Awaitable[Engine]]
 STUB_READS = 64
 """Reads that the stub works on at once where `MAX_SEQS` does not say."""
-NEEDED = {EngineChoice.VLLM: ("vllm",), EngineChoice.REFERENCE: ("torch", "transformers")}
+NEEDED = {
+    EngineChoice.VLLM: ("vllm",),
+    EngineChoice.VLLM_HTTP: ("transformers",),
+    EngineChoice.REFERENCE: ("torch", "transformers"),
+}
 """Packages without which an engine cannot be opened; each engine's are an extra of ours by its name."""
 
 
@@ -55,6 +59,10 @@ def opener_for(settings: Settings) -> Opener:
         from .vllm import open_vllm
 
         return open_vllm
+    if choice is EngineChoice.VLLM_HTTP:
+        from .vllm_http import open_vllm_http
+
+        return open_vllm_http
     from .reference import open_reference
 
     return open_reference

@@ -11,8 +11,8 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
@@ -26,7 +26,10 @@ from .forms import DIFFUSION_GEMMA, family
 from .tokenizer import HfTokenizer
 from .vllm import canvas_arguments
 from .vllm_start import CANVAS_READS, NEXT_TOKEN_READS, silent
-from .weights import ModelSource, Progress
+from .weights import ModelSource, Progress, choose, resolve
+
+if TYPE_CHECKING:
+    from ..config import Settings
 
 CONNECT_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 0.5
@@ -250,3 +253,16 @@ def row_at(positions: Sequence[Mapping[str, float] | None], slot: SlotPosition) 
     seen = (positions[slot.position] if slot.position < len(positions) else None) or {}
     found = [seen[ID_PREFIX + str(label)] for label in slot.label_ids if ID_PREFIX + str(label) in seen]
     return tuple(value if value > NO_PROBABILITY else -math.inf for value in found)
+
+
+async def open_vllm_http(settings: Settings, progress: Progress) -> VllmHttpEngine:
+    """The engine over HTTP as the settings want it; MODEL names the model that the server serves."""
+    if not settings.vllm_url:
+        raise EngineUnavailable("ENGINE=vllm_http needs VLLM_URL, the root of a running `vllm serve`.")
+    model = choose(settings.model, settings.model_hf, gpu=False)
+    source = await asyncio.to_thread(resolve, model, settings.model_cache, progress)
+    options = HttpOptions(settings.vllm_url, settings.canvas, settings.max_seqs, settings.vllm_key)
+    engine = await VllmHttpEngine.open(source, options, progress)
+    if settings.served_model_name:
+        engine.model = replace(engine.model, name=settings.served_model_name)
+    return engine

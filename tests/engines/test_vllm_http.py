@@ -12,8 +12,10 @@ import pytest
 
 from decisions.errors import EngineError, EngineUnavailable, MalformedReadout
 from decisions.reads import EngineLimits, Read, Readout, SlotPosition, check_readout
+from gateway.config import load
 from gateway.engines import ServedModel
 from gateway.engines import vllm_http as adapter
+from gateway.engines.opening import open_engine
 from gateway.engines.vllm_http import HttpOptions, Served, VllmHttpEngine, readout
 
 from .asking import TICKET
@@ -162,3 +164,9 @@ def test_a_list_of_models_that_is_none_is_refused(body: bytes) -> None:
 
 def test_minus_infinity_comes_back_from_the_number_that_stands_for_it() -> None:
     assert ((-math.inf, -2.0),) == readout(NEXT, reply({"token_id:5": -9999.0, "token_id:7": -2.0})).logprobs
+
+
+async def test_the_engine_over_http_needs_an_address() -> None:
+    """ENGINE=vllm_http without VLLM_URL says what is missing, before anything loads."""
+    with pytest.raises(EngineUnavailable, match="VLLM_URL"):
+        await open_engine(load({"ENGINE": "vllm_http"}), print)
