@@ -44,6 +44,6 @@ def test_the_stub_engine_is_conformant_with_a_key(start_server: Start, tmp_path:
 @pytest.mark.timeout(900)
 def test_the_real_cpu_model_is_conformant(start_server: Start, tmp_path: Path) -> None:
     """Every MUST on the demonstration model, 255 options included."""
-    server = start_server(seconds=300, ENGINE="reference", QUEUE_TIMEOUT="300", REQUEST_TIMEOUT="600")
+    server = start_server(seconds=300, ENGINE="reference", THREADS="1", QUEUE_TIMEOUT="300", REQUEST_TIMEOUT="600")
 
     assert "MUST 32/32" in conformance(server, tmp_path / "report.json", "--timeout", "300")

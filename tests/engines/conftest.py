@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import socket
@@ -32,6 +33,16 @@ def needs(*packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported() -> None:
+    """Import what takes long before any test's time counts: half a minute on a busy machine without bytecode."""
+    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+        with calm():
+            importlib.import_module("torch._dynamo")
+            for name in ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "LlamaForCausalLM"):
+                getattr(importlib.import_module("transformers"), name)
 
 
 @pytest.fixture(scope="session")
