@@ -225,12 +225,12 @@ def mean(values: Iterable[float]) -> float:
     return round(math.fsum(listed) / len(listed), 4)
 
 
-async def compare(asked: Sequence[Row]) -> list[dict[str, Any]]:
-    """All variants, printed as they come."""
+async def compare(asked: Sequence[Row], variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    """The variants, printed as they come."""
     engine = await open_reference(load(), print)
     table: list[dict[str, Any]] = []
     base: list[Seen] = []
-    for variant in VARIANTS:
+    for variant in variants:
         with pytest.MonkeyPatch.context() as patch:
             for name, words in variant.wording.items():
                 patch.setattr(prompt, name, words)
@@ -247,10 +247,11 @@ def main() -> None:
     """Compare, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=40, help="questions per file")
+    parser.add_argument("--variants", type=int, default=len(VARIANTS), help="how many of them, from the first")
     given = parser.parse_args()
     asked = rows([*sorted(CASES.glob("*.jsonl")), OWN], given.limit)
     print(f"{len(asked)} questions, {sum(row.chosen_on for row in asked)} of them to choose on")
-    table = asyncio.run(compare(asked))
+    table = asyncio.run(compare(asked, VARIANTS[: given.variants]))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"questions": len(asked), "rows": table}, indent=1) + "\n")
 
