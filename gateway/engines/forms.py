@@ -27,7 +27,7 @@ class Family:
 
 
 PLAIN = Family(AnswerForm(yes="Yes", no="No"))
-"""A bare label: on the demonstration model no lead, wording or prior answers measurably better (bench/label_forms.py);
+"""A bare label: on the demonstration model no lead, wording or prior answered measurably better (bench/label_forms.py compares);
 Yes and No carry more of its probability than yes and no."""
 FAMILIES = {
     DIFFUSION_GEMMA: Family(AnswerForm(lead="", space=" "), empty_thought="<|channel>thought\n<channel|>"),
