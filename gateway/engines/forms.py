@@ -27,8 +27,8 @@ class Family:
 
 
 PLAIN = Family(AnswerForm(yes="Yes", no="No"))
-"""A bare label: on the demonstration model no lead, wording or prior answered measurably better (bench/label_forms.py compares);
-Yes and No carry more of its probability than yes and no."""
+"""A bare label: on the demonstration model no lead, wording or prior answered measurably better, and Yes and No carry
+more of its probability than yes and no. `bench/label_forms.py` compares them."""
 FAMILIES = {
     DIFFUSION_GEMMA: Family(AnswerForm(lead="", space=" "), empty_thought="<|channel>thought\n<channel|>"),
 }
