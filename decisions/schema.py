@@ -275,7 +275,10 @@ class ValueShape:
         except SchemaError as error:
             raise BadSchema(short(error.message)) from None
         plain = {**schema, "$schema": DIALECT}
-        self._accept = fastjsonschema.compile(plain, use_default=False, use_formats=False)
+        try:
+            self._accept = fastjsonschema.compile(plain, use_default=False, use_formats=False)
+        except SyntaxError:  # of the Python code that it becomes
+            raise BadSchema("it is nested too deeply") from None
         self._full = _extended({"required": _required})(plain)
 
     def faults(self, value: Any, loc: Loc) -> Iterator[Fault]:  # noqa: ANN401 - any JSON

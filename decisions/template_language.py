@@ -302,6 +302,8 @@ class TemplateText:
             self.used = frozenset(meta.find_undeclared_variables(tree))
         except TemplateError as error:
             raise BrokenText(short(error.message or "it is not well formed")) from None
+        except (RecursionError, ValueError):
+            raise BrokenText("it is nested too deeply, or holds a number with too many digits") from None
         if unknown := sorted(self.used - set(names)):
             raise BrokenText(f"'{short(unknown[0])}' is no variable of this template")
         expression = _lone_expression(tree)
@@ -310,7 +312,10 @@ class TemplateText:
         self.native = expression is not None
         """Whether it is exactly one `{{ expression }}`, which gives the expression's own value."""
         counting: nodes.Template = _Counting().visit(tree)
-        self._template = _ENVIRONMENT.from_string(counting.set_environment(_ENVIRONMENT))  # type: ignore[arg-type]  # of a template
+        try:
+            self._template = _ENVIRONMENT.from_string(counting.set_environment(_ENVIRONMENT))  # type: ignore[arg-type]  # a template's
+        except (RecursionError, SyntaxError, MemoryError):  # of the Python code that it becomes
+            raise BrokenText("it is nested too deeply") from None
 
     def render(self, variables: Mapping[str, Any], budget: Budget) -> object:
         """The text, or the value where it is a lone expression. Raises `Unrenderable`."""

@@ -32,6 +32,8 @@ from .metrics import EngineState, Metrics, RequestRecord
 from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
+from .template_form import Templates
+from .templates import Catalogue, Watcher, folders_of
 from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
 
 log = logging.getLogger("canvasgate")
@@ -54,6 +56,10 @@ class Gateway:
         self.metrics.watch(engine=self._engine_state)
         self.opened = asyncio.Event()
         """Set once the engine is open, or has failed to open."""
+        self.catalogue = Catalogue(folders_of(settings.templates_dir))
+        self.metrics.watch(templates=self.catalogue.counts)
+        self._watcher = Watcher(self.catalogue)
+        self._watching: asyncio.Task[None] | None = None
         self._phase = "starting"
         self._serving: Serving | None = None
         self._running: asyncio.Task[None] | None = None
@@ -77,9 +83,11 @@ class Gateway:
 
     async def close(self) -> None:
         """Stop watching, and close the engine."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        tasks = [task for task in (self._running, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         if self._serving is not None:
             await self._serving.engine.close()
 
@@ -94,8 +102,11 @@ class Gateway:
 
     async def _run(self) -> None:
         started = time.monotonic()
+        await asyncio.to_thread(self.catalogue.look)
+        self._watching = asyncio.create_task(self._watcher.run())
+        self._watching.add_done_callback(tell_of_failure)
         engine = await open_engine(self.settings, self._progress)
-        self._serving = await asyncio.to_thread(Serving, self.settings, engine)
+        self._serving = await asyncio.to_thread(Serving, self.settings, engine, self.catalogue)
         self.metrics.watch(queue=self._serving.queue.snapshot)
         self._phase = "ready"
         self.opened.set()
@@ -106,6 +117,11 @@ class Gateway:
         while (health := await engine.health()).alive:  # noqa: ASYNC110 - an engine tells of its death when asked
             await asyncio.sleep(HEALTH_INTERVAL)
         raise EngineUnavailable(f"The engine has died: {health.detail}")
+
+    def reload_templates(self) -> None:
+        """Look at the templates' files now, as on SIGHUP; they are looked at twice a second anyway."""
+        log.info("looking at the templates")
+        self._watcher.look_now()
 
     def _progress(self, phase: str) -> None:
         self._phase = phase
@@ -185,7 +201,7 @@ class Gateway:
 class Serving:
     """What is built around an open engine: planner, queue, service and wire. Raises `UnfitTokenizer`."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    def __init__(self, settings: Settings, engine: Engine, templates: Templates | None = None) -> None:
         bounds = IsolationBounds(settings.isolate_auto_max, settings.isolate_max_questions)
         planner = Planner(engine.tokenizer, engine.limits, engine.form, bounds)
         patience = Patience(settings.queue_timeout, settings.request_timeout)
@@ -203,6 +219,7 @@ class Serving:
             ShapeLimits(settings.max_questions, settings.max_options, settings.max_levels),
             defaults(settings),
             ServedNames(settings.served_model_name or engine.model.name),
+            templates,
         )
         self.fingerprint = {
             "model": engine.model.name,
@@ -212,6 +229,12 @@ class Serving:
             "prompt": PROMPT_VERSION,
             "canvas": engine.limits.canvas,
         }
+
+
+def tell_of_failure(watching: asyncio.Task[None]) -> None:
+    """Log why the templates' files are no longer looked at, unless we have stopped it."""
+    if not watching.cancelled() and (error := watching.exception()):
+        log.critical("templates are no longer looked at", exc_info=error)
 
 
 def defaults(settings: Settings) -> ReadSettings:

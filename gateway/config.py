@@ -158,6 +158,11 @@ class Settings:
         "the final; both, in a bracket and the final; verify, the winner is read against them",
     )
 
+    # Templates
+    templates_dir: str = _setting(
+        "", text("a folder"), "Decision templates of your own, above ours of the same name and version"
+    )
+
     # Limits of a request
     max_questions: int = _setting("512", whole(1, 65536), "Questions of a request")
     max_options: int = _setting("255", whole(1, 65536), "Options of a choice")

@@ -7,6 +7,7 @@ state, question, answer or key is in a record, so none can reach a metric or a l
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from bisect import bisect_left
@@ -74,12 +75,14 @@ EXPECTED_WAIT = Declared("gauge", "canvasgate_queue_expected_wait_seconds", "Tim
 DRAINING = Declared("gauge", "canvasgate_draining", "1 while the queue takes nothing new.")
 ENGINE_UP = Declared("gauge", "canvasgate_engine_up", "1 while a decision would be answered.")
 ENGINE_PHASE = Declared("gauge", "canvasgate_engine_phase", "1 for what the gateway is doing now.", ("phase",))
+TEMPLATES = Declared("gauge", "canvasgate_templates", "Decision templates served, every version counted.")
+BROKEN_TEMPLATES = Declared("gauge", "canvasgate_templates_broken", "Template files not used as they are.")
 BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.", ("version", "engine", "model"))
 
 METRICS = (
     *(REQUESTS, ERRORS, REQUEST_SECONDS, STAGE_SECONDS, DECISIONS, QUESTIONS, READS, TOKENS),
     *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING),
-    *(ENGINE_UP, ENGINE_PHASE, BUILD_INFO),
+    *(ENGINE_UP, ENGINE_PHASE, TEMPLATES, BROKEN_TEMPLATES, BUILD_INFO),
 )
 """All of them, for docs and dashboards; the process' own memory, CPU and files come beside them as `process_*`."""
 
@@ -92,6 +95,7 @@ class RequestRecord:
     """What one request did and how long it took, filled in while it is served. Times are in seconds.
 
     `key` is the name of the caller's key, never the key. `code` is the error's code, empty where there was none.
+    `rendered` counts characters that a template wrote.
     """
 
     request_id: str
@@ -102,6 +106,7 @@ class RequestRecord:
     key: str = ""
     seconds: float = 0.0
     body_bytes: int = 0
+    rendered: int = 0
     questions: Mapping[str, int] = field(default_factory=dict)
     reads: int = 0
     tokens: int = 0
@@ -154,7 +159,7 @@ class RequestRecord:
             "status": self.status,
             "ms": int(self.seconds * 1e6) / 1000,
         }
-        for name in ("code", "key", "body_bytes", "questions", "reads", "tokens", "cached_tokens"):
+        for name in ("code", "key", "body_bytes", "rendered", "questions", "reads", "tokens", "cached_tokens"):
             if value := getattr(self, name):
                 fields[name] = value
         if self.stages:
@@ -185,9 +190,11 @@ class Metrics(Collector):
     def __init__(self, version: str, paths: Collection[str] = ()) -> None:
         self.version = version
         self.log = logging.getLogger("canvasgate.request")
-        self._paths = frozenset(paths)
+        self._paths = frozenset(path for path in paths if "{" not in path)
+        self._patterns = {path: re.compile(re.sub(r"\{.*?\}", "[^/]+", path)) for path in paths if "{" in path}
         self._queue: Callable[[], QueueSnapshot] | None = None
         self._engine: Callable[[], EngineState] | None = None
+        self._templates: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._requests: defaultdict[Labels, int] = defaultdict(int)
         self._errors: defaultdict[Labels, int] = defaultdict(int)
         self._decisions: defaultdict[Labels, int] = defaultdict(int)
@@ -200,18 +207,21 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def watch(
-        self, *, queue: Callable[[], QueueSnapshot] | None = None, engine: Callable[[], EngineState] | None = None
+        self,
+        *,
+        queue: Callable[[], QueueSnapshot] | None = None,
+        engine: Callable[[], EngineState] | None = None,
+        templates: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        """Show these at every scrape; either may come later, once it exists."""
+        """Show these at every scrape; each may come later. `templates` counts those served and those broken."""
         self._queue = queue or self._queue
         self._engine = engine or self._engine
+        self._templates = templates or self._templates
 
     def observe(self, record: RequestRecord) -> None:
         """Count a request that has ended, and write its log line."""
         record.leave()
-        route = record.path.rstrip("/")
-        if route not in self._paths:
-            route = OTHER
+        route = self._route(record.path.rstrip("/"))
         self._requests[route, str(record.status)] += 1
         self._request_seconds[route].add(record.seconds)
         for stage, seconds in record.stages.items():
@@ -221,6 +231,12 @@ class Metrics(Collector):
         if record.questions:
             self._observe_decision(record)
         self._write(record, route)
+
+    def _route(self, path: str) -> str:
+        """The route's label: its own path, with `{name}` where a name stands."""
+        if path in self._paths:
+            return path
+        return next((route for route, names in self._patterns.items() if names.fullmatch(path)), OTHER)
 
     def _observe_decision(self, record: RequestRecord) -> None:
         self._decisions[(record.key,)] += 1
@@ -259,6 +275,9 @@ class Metrics(Collector):
         engine = self._engine() if self._engine else EngineState(up=False, phase="starting")
         yield _gauge(ENGINE_UP, {(): float(engine.up)})
         yield _gauge(ENGINE_PHASE, {(engine.phase.partition(":")[0],): 1.0})
+        served, broken = self._templates()
+        yield _gauge(TEMPLATES, {(): served})
+        yield _gauge(BROKEN_TEMPLATES, {(): broken})
         yield _gauge(BUILD_INFO, {(self.version, engine.kind, engine.model): 1.0})
 
     @staticmethod

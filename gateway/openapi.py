@@ -15,6 +15,9 @@ COMPONENTS = {
     "systemone.response": "SystemOneResponse",
     "decisions.request": "DecisionsRequest",
     "decisions.response": "DecisionsResponse",
+    "template.decide.request": "TemplateDecideRequest",
+    "templates.response": "Templates",
+    "template.response": "Template",
     "error": "Error",
     "models.response": "Models",
     "limits.response": "Limits",
@@ -33,6 +36,13 @@ REQUEST_IDS = {
 RETRY = {
     "Retry-After": {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
     "retry-after-ms": {"description": "The same in milliseconds.", "schema": {"type": "integer", "minimum": 1}},
+}
+NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "A template's name, or `name@version`.",
+    "schema": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}(?:@[1-9][0-9]{0,6})?$"},
 }
 PREFER = {
     "name": "Prefer",
@@ -74,6 +84,15 @@ def _paths() -> Json:
         "/v1/systemone": {"post": systemone | {"operationId": "systemone"}},
         "/systemone": {"post": systemone | {"operationId": "systemone_short"}},
         "/v1/decisions": {"post": decisions | {"operationId": "decisions"}},
+        "/v1/templates/{name}/decide": {
+            "post": _decision("TemplateDecideRequest", "SystemOneResponse", "Answer a template's questions", named=True)
+            | {"operationId": "decide_template"}
+        },
+        "/v1/templates": {"get": _look("Templates", "Decision templates", (401, 403)) | {"security": KEYS}},
+        "/v1/templates/{name}": {
+            "get": _look("Template", "One decision template", (401, 403, 404))
+            | {"security": KEYS, "parameters": [NAME]}
+        },
         "/v1/models": {"get": _look("Models", "Names that `model` may have", (401, 403, 503)) | {"security": KEYS}},
         "/v1/limits": {"get": _look("Limits", "What a request may hold", (401, 403, 503)) | {"security": KEYS}},
         "/health": {"get": _look("Health", "Whether the process lives", ())},
@@ -83,23 +102,27 @@ def _paths() -> Json:
     }
 
 
-def _decision(request: str, response: str, summary: str, other: str = "") -> Json:
-    """A decision route; `other` is the second form that it takes, if any."""
+def _decision(request: str, response: str, summary: str, other: str = "", *, named: bool = False) -> Json:
+    """A decision route; `other` is the second form that it takes, if any; `named` has a template's name in its path."""
     asked, answered = _reference(request), _reference(response)
     if other:
         asked = {"anyOf": [asked, _reference(f"{other}Request")]}
         answered = {"anyOf": [answered, _reference(f"{other}Response")]}
+    statuses = {*STATUSES.values()} - (set() if named else {404})
     form = {"type": "object", "required": ["request"], "properties": {"request": asked}}
     return {
         "summary": summary,
         "security": KEYS,
-        "parameters": [PREFER],
+        "parameters": [NAME, PREFER] if named else [PREFER],
         "requestBody": {
             "required": True,
             "description": "May be compressed: `Content-Encoding` gzip, zstd or deflate.",
             "content": {"application/json": {"schema": asked}, "multipart/form-data": {"schema": form}},
         },
-        "responses": {"200": _answer("The answers.", answered), **_errors(STATUSES.values())},
+        "responses": {
+            "200": _answer("The answers.", answered),
+            **_errors(statuses),
+        },
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from decisions.protocol import Decision
 
 from . import __version__
 from .middleware import HEAVY_BODY, ClientLeft
+from .templates import detail, listing, state_of
 from .wire import Report, WireRequest
 
 if TYPE_CHECKING:
@@ -46,6 +48,12 @@ async def decisions(request: Request) -> Response:
     return await decide(request, wire.parse_decisions, wire.decisions_body)
 
 
+async def decide_template(request: Request) -> Response:
+    """`POST /v1/templates/{name}/decide`: what the template asks, with the body's variables."""
+    wire, name = gateway_of(request).serving.wire, request.path_params["name"]
+    return await decide(request, partial(wire.parse_template, name), wire.systemone_body)
+
+
 async def decide(request: Request, parse: Parse, write: Write) -> Response:
     """What every decision route does, whatever its form."""
     gateway = gateway_of(request)
@@ -57,6 +65,7 @@ async def decide(request: Request, parse: Parse, write: Write) -> Response:
         asked = await asyncio.to_thread(parse, body, content_type)
     else:
         asked = parse(body, content_type)
+    record.rendered = asked.rendered
     deciding = gateway.serving.service.decide(asked, record, preferred_wait(request))
     decision = await while_connected(request, deciding)
     record.decided(asked.questions, decision)
@@ -99,6 +108,17 @@ async def models(request: Request) -> Response:
     return JSONResponse(gateway_of(request).serving.wire.models_body())
 
 
+async def list_templates(request: Request) -> Response:
+    """`GET /v1/templates`: every template by name."""
+    return JSONResponse(listing(gateway_of(request).catalogue.index))
+
+
+async def read_template(request: Request) -> Response:
+    """`GET /v1/templates/{name}`: one template, its variables as JSON Schema. The name may pin a version."""
+    index = gateway_of(request).catalogue.index
+    return JSONResponse(detail(index, index.find(request.path_params["name"])))
+
+
 async def limits(request: Request) -> Response:
     """`GET /v1/limits`: what one request may hold, and what holds where it says nothing."""
     return JSONResponse(gateway_of(request).limits_body())
@@ -111,8 +131,10 @@ async def health(request: Request) -> Response:
 
 async def ready(request: Request) -> Response:
     """`GET /ready`: 200 only when a decision would be answered; else 503 with the reason."""
-    reason = gateway_of(request).unready_reason()
-    return JSONResponse({"ready": not reason, "reason": reason}, status_code=503 if reason else 200)
+    gateway = gateway_of(request)
+    reason = gateway.unready_reason()
+    body = {"ready": not reason, "reason": reason, "templates": state_of(gateway.catalogue.index)}
+    return JSONResponse(body, status_code=503 if reason else 200)
 
 
 async def metrics(request: Request) -> Response:
@@ -126,8 +148,15 @@ async def openapi(request: Request) -> Response:
     return JSONResponse(gateway_of(request).serving.wire.openapi(__version__))
 
 
-POSTS = {"/v1/systemone": systemone, "/systemone": systemone, "/v1/decisions": decisions}
+POSTS = {
+    "/v1/systemone": systemone,
+    "/systemone": systemone,
+    "/v1/decisions": decisions,
+    "/v1/templates/{name}/decide": decide_template,
+}
 GETS = {
+    "/v1/templates": list_templates,
+    "/v1/templates/{name}": read_template,
     "/v1/models": models,
     "/v1/limits": limits,
     "/health": health,

@@ -35,7 +35,7 @@ class GatewayServer(uvicorn.Server):
 
     SIGTERM makes the gateway unready and lets it go on for the drain time, so that a load balancer can turn away;
     SIGINT only finishes what is in flight; a second signal stops at once. The process then exits with 0, not with the
-    signal.
+    signal. SIGHUP looks at the templates' files.
     """
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
@@ -56,6 +56,7 @@ class GatewayServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to stop; ends the process itself where something would keep it alive."""
         self.loop = asyncio.get_running_loop()
+        self.loop.add_signal_handler(signal.SIGHUP, self.gateway.reload_templates)
         await super().serve(sockets)
         if self.force_exit or not self.gateway.opened.is_set():
             leave()

@@ -51,7 +51,7 @@ class DecisionService:
 
     async def _decide(self, request: DecisionRequest, record: RequestRecord, patience: Patience) -> Decision:
         record.enter("plan")
-        plan = await self._plan(request, record.body_bytes)
+        plan = await self._plan(request, max(record.body_bytes, record.rendered))
         if plan.next_reads():
             record.enter("queue")
             async with self.queue.admit(plan.cost, key=record.key, timeout=patience.queue) as ticket:
@@ -59,8 +59,8 @@ class DecisionService:
         record.enter("combine")
         return plan.decision()
 
-    async def _plan(self, request: DecisionRequest, body_bytes: int) -> Plan:
-        if body_bytes > HEAVY_BODY:
+    async def _plan(self, request: DecisionRequest, size: int) -> Plan:
+        if size > HEAVY_BODY:
             return await asyncio.to_thread(self.planner.plan, request)
         return self.planner.plan(request)
 

@@ -48,7 +48,9 @@ def expand(given: dict[str, Any], templates: Templates, shape: RequestShape) -> 
     name, variables = given.get("template"), given.get("variables")
     if name is None:
         if variables not in (None, {}):
-            raise SchemaViolation([Fault("missing", ("body", "template"), "Field required: variables are a template's")])
+            raise SchemaViolation(
+                [Fault("missing", ("body", "template"), "Field required: variables are a template's")]
+            )
         return Expanded(own)
     template = _named(name, templates)
     variables = {} if variables is None else variables
@@ -64,7 +66,9 @@ def expand(given: dict[str, Any], templates: Templates, shape: RequestShape) -> 
 
 def _named(name: object, templates: Templates) -> DecisionTemplate:
     if not isinstance(name, str):
-        raise SchemaViolation([Fault("string_type", ("body", "template"), "Input should be a template's name", excerpt(name))])
+        raise SchemaViolation(
+            [Fault("string_type", ("body", "template"), "Input should be a template's name", excerpt(name))]
+        )
     try:
         return templates.find(name)
     except UnknownTemplate as error:

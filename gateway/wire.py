@@ -63,8 +63,8 @@ def _shapes(limits: ShapeLimits) -> tuple[RequestShape, RequestShape]:
 class Wire:
     """Both forms of request and answer for one served model; everything is compiled here, once.
 
-    `defaults` hold where neither a request nor its template says anything. What `parse_*` returns has been checked in full, and what they raise
-    is a `DecisionError`, whatever the bytes were.
+    `defaults` hold where neither a request nor its template says anything. What `parse_*` returns has been checked in
+    full, and what they raise is a `DecisionError`, whatever the bytes were.
     """
 
     def __init__(
