@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any, TextIO
 
 import click
 from rich.console import Console
 
 from . import __version__, ask
+from .cli_templates import templates
 from .config import InvalidSettings, Settings, declarations, load, shown
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -115,7 +115,7 @@ def request_body(request_file: TextIO | None, state: str | None, given: dict[str
     """The request that a command line describes. Raises `AskError` where something is missing."""
     body = {"model": "jev-latest", "questions": {}} | (read_request(request_file) if request_file else {})
     if state is not None:
-        body["state"] = read_text(state)
+        body["state"] = ask.read_text("@-" if state == "-" else state)
     makers = {"nouls": ask.noul, "choices": ask.choice, "scores": ask.score}
     asked = [make(text) for kind, make in makers.items() for text in given[kind]]
     body["questions"] |= {f"q{number}": question for number, question in enumerate(asked, start=1)}
@@ -135,14 +135,7 @@ def read_request(request_file: TextIO) -> dict[str, Any]:
     return body
 
 
-def read_text(text: str) -> str:
-    """The text itself, or the content of the file behind an @. Raises `AskError` where there is no such file."""
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ask.AskError(f"Cannot read the state: {error}") from error
+main.add_command(templates)
 
 
 if __name__ == "__main__":

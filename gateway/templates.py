@@ -129,7 +129,7 @@ class Catalogue:
 
         Not to be called twice at once.
         """
-        found = {(place, file): path for place, folder in enumerate(self.folders) for file, path in _files(folder)}
+        found = {(place, file): path for place, folder in enumerate(self.folders) for file, path in files_of(folder)}
         changed = [self._look_at(key, path) for key, path in found.items()]
         gone = [self._miss(key) for key in self._entries.keys() - found.keys()]
         absent = [folder for folder in self.folders if folder != SHIPPED and not folder.is_dir()]
@@ -222,7 +222,7 @@ def load(path: Path) -> DecisionTemplate:
     return template
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every template file below a folder, with its path within it; hidden ones are not ours."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

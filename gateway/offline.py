@@ -1,0 +1,173 @@
+"""What a template would ask, found out without a server and without an engine."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decisions.advice import advice
+from decisions.errors import DecisionError, Fault, SchemaViolation, UnknownTemplate
+from decisions.isolation import IsolationBounds
+from decisions.plan import Plan, Planner
+from decisions.reads import Read, Readout, Tokenizer
+from decisions.template import BrokenTemplate, DecisionTemplate, expected_faults, told
+
+from .app import defaults
+from .config import Settings
+from .engines.opening import open_stub
+from .names import ServedNames
+from .templates import Catalogue, Index, folders_of, load
+from .wire import ShapeLimits, Wire, WireRequest
+
+
+class Unusable(Exception):
+    """What was asked for cannot be shown; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing that `check` has to say of a file: an error, or advice."""
+
+    error: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What plans and checks requests here: the tokenizer's name tells how exact token counts are."""
+
+    planner: Planner
+    tokenizer: Tokenizer
+    name: str
+
+
+def catalogue_of(settings: Settings) -> Index:
+    """The templates that a gateway with these settings would serve."""
+    catalogue = Catalogue(folders_of(settings.templates_dir))
+    catalogue.look()
+    return catalogue.index
+
+
+def find(name: str, settings: Settings) -> DecisionTemplate:
+    """A template by `name`, `name@version`, or the path of its file. Raises `Unusable`."""
+    if name.endswith(".json") or "/" in name:
+        try:
+            return load(Path(name))
+        except BrokenTemplate as error:
+            lines = [f"  {told(fault)}" for fault in error.faults]
+            raise Unusable("\n".join([f"{name} is no template:", *lines])) from None
+        except ValueError as error:
+            raise Unusable(f"{name}: {error}") from None
+    index = catalogue_of(settings)
+    try:
+        return index.find(name)
+    except UnknownTemplate as error:
+        broken = [f"\n  {each.file}: {each.reason}" for each in index.broken if name.partition("@")[0] in each.file]
+        message = error.message.replace("GET /v1/templates", "`canvasgate templates list`")
+        raise Unusable(message + "".join(broken)) from None
+
+
+class _One:
+    """A catalogue of a single template."""
+
+    def __init__(self, template: DecisionTemplate) -> None:
+        self._template = template
+
+    def find(self, _: str) -> DecisionTemplate:
+        """It."""
+        return self._template
+
+
+def wire_of(settings: Settings, template: DecisionTemplate) -> Wire:
+    """The wire of a gateway with these settings that serves this template."""
+    limits = ShapeLimits(settings.max_questions, settings.max_options, settings.max_levels)
+    return Wire(limits, defaults(settings), ServedNames(settings.served_model_name or "model"), _One(template))
+
+
+def request_of(wire: Wire, template: DecisionTemplate, variables: Mapping[str, Any]) -> WireRequest:
+    """The request that a template spells, checked as the gateway checks it. Raises `Unusable` with every fault."""
+    try:
+        return wire.parse_template(template.name, json.dumps({"variables": variables}).encode())
+    except SchemaViolation as error:
+        lines = [f"  {_place(fault)}: {fault.msg}" for fault in error.faults]
+        raise Unusable("\n".join(["These variables do not fit:", *lines, _needed(template)])) from None
+    except DecisionError as error:
+        raise Unusable(error.message) from None
+
+
+def _place(fault: Fault) -> str:
+    return ".".join(map(str, fault.loc[1:]))
+
+
+def _needed(template: DecisionTemplate) -> str:
+    required = template.variables.schema()["required"]
+    given = " ".join(f"-v {name}=..." for name in required)
+    return f"Give them as: {given or 'nothing, all have defaults'}. `canvasgate templates show {template.name}` lists them."
+
+
+def bench_of(settings: Settings) -> Bench:
+    """A planner with the tokenizer of MODEL, or with the stub's where MODEL is unset: one token a byte."""
+    bounds = IsolationBounds(settings.isolate_auto_max, settings.isolate_max_questions)
+    stub = open_stub(settings)
+    if not settings.model:
+        return Bench(Planner(stub.tokenizer, stub.limits, stub.form, bounds), stub.tokenizer, "stub: a token a byte")
+    from dataclasses import replace
+
+    from .engines.forms import family
+    from .engines.vllm_http import describe
+    from .engines.weights import resolve
+
+    try:
+        served = describe(resolve(settings.model, settings.model_cache, lambda _: None), lambda _: None)
+    except DecisionError as error:
+        raise Unusable(error.message) from None
+    limits = replace(
+        stub.limits, context=min(settings.max_model_len, served.context), canvas=min(settings.canvas, served.canvas)
+    )
+    limits = limits if limits.canvas else replace(limits, slots=1)
+    form = family(served.model.architecture).form
+    return Bench(Planner(served.tokenizer, limits, form, bounds), served.tokenizer, served.model.name)
+
+
+def rounds_of(plan: Plan) -> Iterator[tuple[Read, ...]]:
+    """The rounds of a plan, answered evenly: which reads a later round has depends on real answers."""
+    while reads := plan.next_reads():
+        yield reads
+        plan.receive([Readout(tuple([_even(len(slot.label_ids)) for slot in read.slots])) for read in reads])
+
+
+def _even(count: int) -> tuple[float, ...]:
+    return (-math.log(count),) * count
+
+
+def check(path: Path, settings: Settings, bench: Bench) -> Sequence[Found]:
+    """Everything there is to say of a template's file: its schema, variables, examples, labels, likely mistakes."""
+    try:
+        template = load(path)
+    except BrokenTemplate as error:
+        return [Found(error=True, text=told(fault)) for fault in error.faults]
+    except ValueError as error:
+        return [Found(error=True, text=f"file {error}")]
+    found = [Found(error=True, text=told(fault)) for fault in expected_faults(template)]
+    if not found:
+        found = _of_examples(template, settings, bench)
+    if not found:
+        found = [Found(error=False, text=f"{'.'.join(map(str, hint.loc))}: {hint.msg}") for hint in advice(template)]
+    return found
+
+
+def _of_examples(template: DecisionTemplate, settings: Settings, bench: Bench) -> list[Found]:
+    """What a gateway would say to the examples: are they requests, do their labels hold, do they fit the context."""
+    wire, found = wire_of(settings, template), []
+    for example in template.examples:
+        try:
+            request = request_of(wire, template, example["variables"])
+            for _ in rounds_of(bench.planner.plan(request)):
+                pass
+        except (Unusable, DecisionError) as error:
+            found.append(Found(error=True, text=f"example '{example['name']}': {error}"))
+    return found
