@@ -48,14 +48,14 @@ def advice(template: DecisionTemplate) -> Iterator[Hint]:
 def question_advice(key: str, question: Mapping[str, Any]) -> Iterator[Hint]:
     """What looks like a mistake in one question, with places within it."""
     criteria = question.get("criteria")
-    names = list(criteria) if question["type"] == "choice" and isinstance(criteria, dict) else []
+    options = criteria if question["type"] == "choice" and isinstance(criteria, dict) else {}
     words = _words(key)
-    if TELLING & {*words} or VERBS & {*words[:1]} or any(_words(name) == words for name in names):
+    if TELLING & {*words} or VERBS & {*words[:1]} or any(_words(name) == words for name in options):
         yield Hint((), "the id carries a meaning, which misleads whoever reads it as an answer; call it q1, q2, ...")
     if not question.get("instructions"):
         yield Hint(("instructions",), "the question has no words of its own")
-    if names:
-        yield from _options(criteria)
+    if options:
+        yield from _options(options)
     elif question["type"] == "score" and isinstance(criteria, list):
         yield from _levels([as_text(level) for level in criteria])
     elif question["type"] == "noul" and not criteria:

@@ -103,31 +103,35 @@ def _parts(text: str, kind: str, example: str) -> tuple[str, list[str]]:
     return question, rest
 
 
+def headers(key: str | None) -> dict[str, str]:
+    """What a caller with this key sends."""
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 def ask(url: str, key: str | None, body: dict[str, Any], timeout: float) -> dict[str, Any]:
     """Post one request; `timeout` in seconds. Raises `AskError` when there is no answer or it is an error."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
     target = f"{url.rstrip('/')}/v1/systemone"
     try:
-        response = httpx.post(target, json=body, headers=headers, timeout=timeout)
+        response = httpx.post(target, json=body, headers=headers(key), timeout=timeout)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise AskError(f"{target} did not answer ({error}). Is `canvasgate serve` running there?") from error
     if response.status_code != httpx.codes.OK:
-        raise AskError(f"{target} answered {response.status_code}: {_reason(response)}")
-    return _decided(response, target)
+        raise AskError(f"{target} answered {response.status_code}: {reason(response)}")
+    return decided(response, target)
 
 
-def _decided(response: httpx.Response, target: str) -> dict[str, Any]:
+def decided(response: httpx.Response, target: str) -> dict[str, Any]:
     """The answer, where it is one: any server may stand behind a URL."""
     try:
-        decided = response.json()
+        body = response.json()
     except ValueError:
-        decided = None
-    if not isinstance(decided, dict) or not {"model", "answers", "usage"} <= decided.keys():
+        body = None
+    if not isinstance(body, dict) or not {"model", "answers", "usage"} <= body.keys():
         raise AskError(f"{target} answered, but not with decisions. Is it a gateway?")
-    return decided
+    return body
 
 
-def _reason(response: httpx.Response) -> str:
+def reason(response: httpx.Response) -> str:
     """The gateway's own words about an error."""
     try:
         detail = response.json()["detail"]
@@ -148,6 +152,20 @@ def show(decided: dict[str, Any], console: Console) -> None:
     console.print(table)
     usage = decided["usage"]
     console.print(f"{usage['input_tokens']} tokens read, {len(decided['answers'])} questions answered")
+
+
+def show_stats(told: dict[str, Any], seconds: float, console: Console) -> None:
+    """Print what a decision took: `seconds` as seen here, and the gateway's diagnostics."""
+    seen = told["x_diagnostics"]
+    tokens, spent = seen["tokens"], seen["seconds"]
+    name = f"template {seen['template']}, " if "template" in seen else ""
+    queue, engine = spent["queue"] * 1000, spent["engine"] * 1000
+    console.print(
+        f"{name}{seconds * 1000:.0f} ms in all ({queue:.0f} in the queue, {engine:.0f} in the engine), "
+        f"{seen['reads']} reads in {seen['rounds']} rounds, {tokens['computed']} tokens computed, "
+        f"{tokens['cached']} cached",
+        highlight=False,
+    )
 
 
 def _cells(answer: dict[str, Any]) -> tuple[Text, Text, Text]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .ask import AskError, given_variables
-from .config import Settings, load
+from .config import InvalidSettings, Settings, load
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +43,10 @@ def with_variables(command: Command) -> Command:
 
 def settings_of(folder: str | None) -> Settings:
     """The environment's settings, with another folder of templates where one is given."""
-    return load(overrides={"TEMPLATES_DIR": folder} if folder else {})
+    try:
+        return load(overrides={"TEMPLATES_DIR": folder} if folder else {})
+    except InvalidSettings as error:
+        raise click.ClickException(str(error)) from error
 
 
 def found(name: str, folder: str | None) -> DecisionTemplate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from decisions.template import BrokenTemplate, DecisionTemplate, expected_faults
 
 from .app import defaults
 from .config import Settings
+from .engines.forms import family
 from .engines.opening import open_stub
+from .engines.vllm_http import describe
+from .engines.weights import resolve
 from .names import ServedNames
 from .templates import Catalogue, Index, folders_of, load
 from .wire import ShapeLimits, Wire, WireRequest
@@ -105,8 +108,8 @@ def _place(fault: Fault) -> str:
 
 def _needed(template: DecisionTemplate) -> str:
     required = template.variables.schema()["required"]
-    given = " ".join(f"-v {name}=..." for name in required)
-    return f"Give them as: {given or 'nothing, all have defaults'}. `canvasgate templates show {template.name}` lists them."
+    given = " ".join(f"-v {name}=VALUE" for name in required) or "none is needed"
+    return f"Give them so: {given}\n`canvasgate templates show {template.name}` lists them all."
 
 
 def bench_of(settings: Settings) -> Bench:
@@ -115,12 +118,6 @@ def bench_of(settings: Settings) -> Bench:
     stub = open_stub(settings)
     if not settings.model:
         return Bench(Planner(stub.tokenizer, stub.limits, stub.form, bounds), stub.tokenizer, "stub: a token a byte")
-    from dataclasses import replace
-
-    from .engines.forms import family
-    from .engines.vllm_http import describe
-    from .engines.weights import resolve
-
     try:
         served = describe(resolve(settings.model, settings.model_cache, lambda _: None), lambda _: None)
     except DecisionError as error:

@@ -26,7 +26,7 @@ DOORS = {
     "prometheus_client": ("gateway/metrics.py",),
     "zstandard": ("gateway/encodings.py",),
     "python_multipart": ("gateway/media.py",),
-    "httpx": ("gateway/ask.py", "gateway/engines/vllm_http.py"),
+    "httpx": ("gateway/ask.py", "gateway/batch.py", "gateway/doctor.py", "gateway/engines/vllm_http.py"),
     "torch": ("gateway/engines/", "bench/gpu/"),
     "transformers": ("gateway/engines/",),
 }
