@@ -139,6 +139,8 @@ def test_only_marks_make_a_template(text: str, found: bool) -> None:
         ("{{ names|sort(reverse=true) }}", "named argument"),
         ("{{ n is callable }}", "No test named"),
         ("{{ ticket|-shown }}", "expected token"),
+        ("{{ " + "(" * 500 + "n" + ")" * 500 + " }}", "nested too deeply"),
+        ("{% for a in names %}" * 30 + "{% endfor %}" * 30, "nested too deeply"),
         ("{% break %}", "unknown tag"),
         ("{% trans %}a{% endtrans %}", "unknown tag"),
         ("{% do n %}", "unknown tag"),

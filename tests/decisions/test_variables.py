@@ -104,6 +104,15 @@ def test_a_declaration_that_cannot_hold_is_refused(declared: dict[str, Any], why
         Variables("template 'x'", declared)
 
 
+def test_a_declaration_that_is_nested_too_deeply_is_refused() -> None:
+    """It becomes Python code, which has its own bounds."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(95):
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(BadSchema, match="nested too deeply"):
+        Variables("template 'x'", {"x": schema})
+
+
 def test_a_member_that_is_called_ref_is_no_reference() -> None:
     """Only a string in a schema's place is."""
     shape = ValueShape({"type": "object", "properties": {"$ref": {"type": "string"}}})
