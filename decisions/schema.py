@@ -327,13 +327,17 @@ def _faults(errors: Iterable[ValidationError], loc: Loc, key: str, fields: Field
         if "propertyNames" in error.absolute_schema_path:
             path = (*path, str(given))
         told = _told(error)
+        if "branch" in told:
+            meant = [inner for inner in error.context or () if inner.schema_path[0] == told["branch"]]
+            yield from _faults(meant, loc, key, fields)
+            continue
         if "field" in told:
             path = (*path, told["field"])
         count = len(given) if isinstance(given, list | dict) else 0
         words = {"{limit}": str(error.validator_value), "{count}": str(count), "{id}": short(key)}
         msg = told["msg"]
-        for word, meant in words.items():
-            msg = msg.replace(word, meant)
+        for word, value in words.items():
+            msg = msg.replace(word, value)
         yield Fault(told["type"], short_loc(path), msg, excerpt(given))
         if told["type"] == "too_long":
             return
@@ -362,13 +366,13 @@ _RULES = {
 }
 
 
-def _told(error: ValidationError) -> Mapping[str, str]:
+def _told(error: ValidationError) -> Mapping[str, Any]:
     """How a violation is told: as its schema says, else in the words of pydantic."""
     keyword = str(error.validator)
     schema: Any = error.schema
     value: Any = error.validator_value
     if keyword in schema.get("x-faults", {}):
-        told: Mapping[str, str] = schema["x-faults"][keyword]
+        told: Mapping[str, Any] = schema["x-faults"][keyword]
         return told
     if keyword == "type":
         kind, msg = _TYPES.get(value if isinstance(value, str) else value[0], _NULL)

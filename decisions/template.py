@@ -16,7 +16,6 @@ from .excerpt import short, short_loc
 from .schema import BadSchema, capped, document_faults
 from .template_language import (
     LARGEST,
-    MAX_CHARACTERS,
     BrokenText,
     Budget,
     TemplateText,
@@ -79,67 +78,60 @@ class DecisionTemplate:
         """Name and version, as a request pins them."""
         return f"{self.name}@{self.version}"
 
-    def render(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> dict[str, Any]:
         """The fields of a request: state, questions, instructions, settings.
 
-        Variables must have passed `variables.faults`. Raises `SchemaViolation` where they cannot be rendered, and
-        `BodyTooLarge` where the result would be out of all bounds.
+        Variables must have passed `variables.faults`. `budget` tells afterwards how much was written. Raises
+        `SchemaViolation` where they cannot be rendered, and `BodyTooLarge` where the result would be out of all bounds.
         """
-        filled, budget = self.variables.filled(variables), Budget()
+        filled, budget = self.variables.filled(variables), budget or Budget()
         rendered: dict[str, Any] = {}
         for part, value in self._parts.items():
-            rendered[part] = self._rendered(value, filled, budget, ("template", part))
-        self._admit(rendered, Budget(), ())
+            try:
+                rendered[part] = self._rendered(value, filled, budget, (part,))
+            except TooMuch as error:
+                msg = f"Template '{self.name}' is too large with these variables ({part}): {error}."
+                raise BodyTooLarge(msg) from None
         return {**rendered, **self.settings}
 
-    def characters(self, rendered: Mapping[str, Any]) -> int:
-        """About how many characters of JSON a rendering has."""
-        budget = Budget()
-        self._admit({part: rendered[part] for part in RENDERED if part in rendered}, budget, ())
-        return MAX_CHARACTERS - budget.characters
-
     def _rendered(self, value: object, filled: Mapping[str, Any], budget: Budget, loc: Loc) -> object:
-        if isinstance(value, TemplateText):
+        if isinstance(value, str):
+            budget.write(len(value))
+        elif isinstance(value, TemplateText):
             try:
-                return value.render(filled, budget)
-            except TooMuch as error:
-                raise self._too_large(loc, error) from None
+                text = value.render(filled, budget)
+                if value.native:
+                    admit(text, budget, len(loc))
+            except TooMuch:
+                raise
             except Unrenderable as error:
-                raise self._unrenderable(loc, str(error)) from None
-        if isinstance(value, dict):
+                where = ".".join(map(str, short_loc(loc)))
+                msg = f"Template '{self.name}' cannot be rendered with these variables: {where}: {error}"
+                raise SchemaViolation([Fault("template_error", ("body", "variables"), msg)]) from None
+            return text
+        elif isinstance(value, dict):
             return {key: self._rendered(member, filled, budget, (*loc, key)) for key, member in value.items()}
-        if isinstance(value, list):
+        elif isinstance(value, list):
             return [self._rendered(member, filled, budget, (*loc, index)) for index, member in enumerate(value)]
         return value
 
-    def _admit(self, value: object, budget: Budget, loc: Loc) -> None:
-        """Raise unless a rendered value is JSON within bounds: an expression may make something else."""
-        if len(loc) > MAX_DEPTH:
-            raise self._unrenderable(loc[:8], f"nested too deeply: at most {MAX_DEPTH} objects and lists may be open")
-        try:
-            budget.write(len(value) + 2 if isinstance(value, str | list | dict) else 8)
-        except TooMuch as error:
-            raise self._too_large(loc, error) from None
-        if isinstance(value, dict):
-            for key, member in value.items():
-                if not isinstance(key, str):
-                    raise self._unrenderable(loc, "the keys of an object are strings")
-                budget.characters -= len(key)
-                self._admit(member, budget, (*loc, key))
-        elif isinstance(value, list):
-            for index, member in enumerate(value):
-                self._admit(member, budget, (*loc, index))
-        elif not _is_scalar(value):
-            raise self._unrenderable(loc, f"a {type(value).__name__} is no JSON value")
 
-    def _unrenderable(self, loc: Loc, why: str) -> SchemaViolation:
-        where = ".".join(map(str, short_loc(loc[1:] if loc[:1] == ("template",) else loc)))
-        msg = f"Template '{self.name}' cannot be rendered with these variables: {where}: {why}"
-        return SchemaViolation([Fault("template_error", ("body", "variables"), msg)])
-
-    def _too_large(self, loc: Loc, error: TooMuch) -> BodyTooLarge:
-        part = loc[1] if loc[:1] == ("template",) else loc[0] if loc else "it"
-        return BodyTooLarge(f"Template '{self.name}' is too large with these variables ({part}): {error}.")
+def admit(value: object, budget: Budget, depth: int) -> None:
+    """Raise `Unrenderable` unless a value is JSON within bounds: an expression may make something else."""
+    if depth > MAX_DEPTH:
+        raise Unrenderable(f"nested too deeply: at most {MAX_DEPTH} objects and lists may be open")
+    budget.write(len(value) + 2 if isinstance(value, str | list | dict) else 8)
+    if isinstance(value, dict):
+        for key, member in value.items():
+            if not isinstance(key, str):
+                raise Unrenderable("the keys of an object are strings")
+            budget.write(len(key))
+            admit(member, budget, depth + 1)
+    elif isinstance(value, list):
+        for member in value:
+            admit(member, budget, depth + 1)
+    elif not _is_scalar(value):
+        raise Unrenderable(f"a {type(value).__name__} is no JSON value")
 
 
 def _is_scalar(value: object) -> bool:

@@ -69,6 +69,11 @@ class Budget:
         self.steps = MAX_STEPS
         self.characters = MAX_CHARACTERS
 
+    @property
+    def written(self) -> int:
+        """About how many characters were written so far."""
+        return MAX_CHARACTERS - self.characters
+
     def spend(self, value: object) -> None:
         """Pay for going through a value once; only its outermost items count."""
         self.steps -= 1

@@ -11,6 +11,7 @@ from decisions.errors import Fault, SchemaViolation, UnknownTemplate
 from decisions.excerpt import excerpt
 from decisions.schema import RequestShape, capped
 from decisions.template import RENDERED, DecisionTemplate
+from decisions.template_language import Budget
 
 OURS = frozenset({"template", "variables"})
 """Fields of a request that speak of a template."""
@@ -57,11 +58,12 @@ def expand(given: dict[str, Any], templates: Templates, shape: RequestShape) -> 
     faults = capped(template.variables.faults(variables))
     if faults:
         raise SchemaViolation(capped(chain(faults, _own_faults(own, shape))))
-    rendered = template.render(variables)
+    budget = Budget()
+    rendered = template.render(variables, budget)
     body = {**rendered, **{field: value for field, value in own.items() if value is not None or field in STRICT}}
     if isinstance(own.get("questions"), dict):
         body["questions"] = rendered["questions"] | own["questions"]
-    return Expanded(body, template.label, template.characters(rendered))
+    return Expanded(body, template.label, budget.written)
 
 
 def _named(name: object, templates: Templates) -> DecisionTemplate:
