@@ -133,6 +133,7 @@ class StubEngine:
         """Reads being worked on; back at zero when nobody asks."""
         self._broken: set[bytes] = set()
         self._asked = lru_cache(maxsize=1024)(self._find)
+        self._named = lru_cache(maxsize=1024)(self._spelled)
         self._names = {self.tokenizer.encode(label)[0]: label for label in self._labels()}
 
     async def read(self, reads: Sequence[Read], ticket: Ticket) -> Sequence[Readout]:
@@ -159,7 +160,7 @@ class StubEngine:
 
     def _readout(self, read: Read) -> Readout:
         state, questions = self._parts(read)
-        labels = tuple([tuple([self._names[token] for token in slot.label_ids]) for slot in read.slots])
+        labels = tuple([self._named(slot.label_ids) for slot in read.slots])
         asked = self._asked(questions, labels)
         rows = []
         for index, slot in enumerate(read.slots):
@@ -172,6 +173,9 @@ class StubEngine:
                 logits = self._moved(logits, labels[index], self.faults.noise, seen)
             rows.append(self._shares(logits, state))
         return self._break(read, Readout(tuple(rows)))
+
+    def _spelled(self, label_ids: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple([self._names[token] for token in label_ids])
 
     @staticmethod
     def _parts(read: Read) -> tuple[bytes, tuple[int, ...]]:
