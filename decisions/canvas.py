@@ -78,18 +78,17 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The slots of one round on their sheets, and where each slot is, in the slots' order."""
+    """The slots of one round on their sheets, and where each slot is, in the slots' order.
+
+    `longest` is the length of the longest sheet, in tokens.
+    """
 
     sheets: tuple[Sheet, ...]
     placements: tuple[Placement, ...]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sheet."""
-        return max(map(len, self.sheets), default=0)
+    longest: int
 
 
-NOTHING = Arrangement((), ())
+NOTHING = Arrangement((), (), 0)
 
 
 def line_opening(number: int | None, space: str) -> str:
@@ -193,7 +192,8 @@ class Packer:
         for at, group in enumerate(groups):
             placements.update({index: Placement(at, k, len(group) - 1) for k, index in enumerate(group)})
         sheets = [self._sheet([slots[i] for i in group], [blocks[i] for i in group]) for group in groups]
-        return Arrangement(tuple(sheets), tuple([placements[index] for index in range(len(slots))]))
+        in_order = tuple([placements[index] for index in range(len(slots))])
+        return Arrangement(tuple(sheets), in_order, max(map(len, sheets), default=0))
 
     def fits(self, page: Page, arrangement: Arrangement) -> bool:
         """Whether every read of an arrangement fits the context behind this page.

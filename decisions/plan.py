@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from .bracket import most_finalists, route
 from .canvas import NOTHING, Arrangement, Noise, Packer, Placement
@@ -29,19 +30,23 @@ from .protocol import (
 )
 from .reads import Cost, EngineLimits, Read, Readout, Slot, Tokenizer
 from .recurring import Recurring
-from .stages import Staged, staged
+from .stages import Staged, staged, waiting
+
+Given = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
     """What of a request's plan follows from its questions and settings alone, whatever the state is.
 
-    `alone` says which questions are read alone. `slots` and `arrangement` are the first round's; the arrangement
-    holds where its reads fit the context behind the state. `longest_final` is in tokens, without the state.
+    `alone` says which questions are read alone; `plain`, that each is read once and waits for none. `slots` and
+    `arrangement` are the first round's; the arrangement holds where its reads fit the context behind the state.
+    `longest_final` is in tokens, without the state.
     """
 
     settings: ReadSettings
     alone: tuple[bool, ...]
+    plain: bool = False
     slots: Slots = ()
     arrangement: Arrangement = NOTHING
     longest_final: int = 0
@@ -71,16 +76,16 @@ class Planner:
         return Plan(request, self, opening)
 
     def _opening(self, request: DecisionRequest) -> Opening:
-        settings = self.settings(request.settings)
-        alone = read_alone(request.questions, settings.isolate, self.bounds)
-        opening = Opening(settings, alone)
+        settings, questions = self.settings(request.settings), request.questions
+        opening = Opening(settings, read_alone(questions, settings.isolate, self.bounds))
         slots = next(questions_flow(request, self, opening), ())
-        finals = [self._longest_final(request, opening, index) for index in range(len(request.questions))]
+        flows = [flow_of(request, self, opening, index) for index in range(len(questions))]
         return replace(
             opening,
+            plain=not waiting(questions) and all(isinstance(flow, Slot) for flow in flows),
             slots=slots,
             arrangement=self.packer.arrange(slots, self.limits.context),
-            longest_final=max(finals, default=0),
+            longest_final=max([self._longest_final(request, opening, at) for at in range(len(questions))], default=0),
         )
 
     def _longest_final(self, request: DecisionRequest, opening: Opening, index: int) -> int:
@@ -125,13 +130,16 @@ def questions_flow(
     request: DecisionRequest, planner: Planner, opening: Opening
 ) -> Generator[Slots, Distributions, Staged]:
     """All questions of a request, stepped together and stage by stage."""
+    if opening.plain:
+        return Staged((yield opening.slots))
+    return (yield from staged(request.questions, partial(flow_of, request, planner, opening)))
 
-    def flow_of(index: int, given: tuple[str, ...]) -> Flow:
-        question = request.questions[index]
-        slot = Slot(index, question.instructions, (), (), opening.alone[index], given=given)
-        return planner.flow(slot, question, opening.settings)
 
-    return staged(request.questions, flow_of)
+def flow_of(request: DecisionRequest, planner: Planner, opening: Opening, index: int, given: Given = ()) -> Flow:
+    """The flow of the question at an index, given lines that tell earlier answers."""
+    question = request.questions[index]
+    slot = Slot(index, question.instructions, (), (), opening.alone[index], given=given)
+    return planner.flow(slot, question, opening.settings)
 
 
 def shown(slot: Slot, options: tuple[Option, ...], labels: tuple[str, ...]) -> Slot:
@@ -176,7 +184,7 @@ class Plan:
         self._reads: tuple[Read, ...] = ()
         self._placements: tuple[Placement, ...] = ()
         self._open(opening)
-        self.cost = Cost(len(self._reads), sum([read.tokens for read in self._reads]))
+        self.cost = Cost(len(self._reads), _tokens(self._reads))
 
     def _open(self, opening: Opening) -> None:
         """The first round. Raises `TooManyTokens`, also before any engine work for a final that would be too long."""
@@ -194,8 +202,8 @@ class Plan:
 
         Raises `TooManyTokens` when a read of the next round would not fit the context.
         """
-        self._tokens += sum([read.tokens for read in self._reads])
-        self._cached += sum([readout.cached_tokens for readout in readouts])
+        self._tokens += _tokens(self._reads)
+        self._cached += sum(readout.cached_tokens for readout in readouts)
         self._reads_done += len(self._reads)
         self._rounds += 1
         if self._trails:
@@ -238,6 +246,10 @@ class Plan:
             by_question.setdefault(slot.question, []).append(index)
         for question, indices in by_question.items():
             self._trails[question].add([self._slots[i] for i in indices], [self._placements[i] for i in indices])
+
+
+def _tokens(reads: Sequence[Read]) -> int:
+    return sum(read.tokens for read in reads)
 
 
 def _trace(trail: _Trail, distribution: Distribution) -> QuestionTrace:

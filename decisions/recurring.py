@@ -1,4 +1,4 @@
-"""Remembers what was worked out for questions that come again and again: most callers ask the same about every state."""
+"""Remembers what was worked out for questions that come again and again, about one state after another."""
 
 from __future__ import annotations
 
