@@ -45,7 +45,7 @@ class Manner:
     """How the canvases of a request are read.
 
     `seed` and `token`: what fills the open slots, seeded noise or padding. `steps`: denoising steps. `constrained`:
-    over the label ids alone; an engine needs far less time for it, and cannot tell the label mass.
+    over the label ids alone; it spares an engine work, and cannot tell the label mass.
     """
 
     seed: int

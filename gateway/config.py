@@ -132,7 +132,7 @@ class Settings:
     constrained: bool = _setting(
         "1",
         flag(),
-        "1 reads canvases over the labels alone, which is several times as fast; a request for diagnostics, which tell "
+        "1 reads canvases over the labels alone, which spares an engine work; a request for diagnostics, which tell "
         "the label mass, is read over the whole vocabulary all the same",
     )
     disable_mm: bool = _setting("0", flag(), "1 serves a multimodal model without its vision tower")

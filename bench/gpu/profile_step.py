@@ -154,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with (given.out / "engine.jsonl").open("a") as out:
         for number, cell in enumerate(cells):
             for constrained in (False, True):
-                row = timed(llm, cell, given.reads, 1000 * number, constrained=constrained)
+                # Other states each time: the engine would still have those of the run before.
+                seed = 10_000 * (2 * number + constrained)
+                row = timed(llm, cell, given.reads, seed, constrained=constrained)
                 out.write(json.dumps({"settings": given.settings} | row) + "\n")
     if given.profile:
         for cell in cells:

@@ -25,7 +25,7 @@ from . import EngineHealth, ServedModel
 from .forms import DIFFUSION_GEMMA, family
 from .tokenizer import HfTokenizer
 from .vllm import canvas_arguments
-from .vllm_start import reads_at_once, silent
+from .vllm_start import READS_AT_ONCE, silent
 from .weights import ModelSource, Progress, choose, resolve
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class VllmHttpEngine:
         """Wait for the server and prove that it makes our reads; raises an `EngineError` that says why not."""
         served = await asyncio.to_thread(describe, source, progress)
         canvas = served.canvas and min(served.canvas, options.canvas)
-        reads = options.reads or reads_at_once(canvas=bool(canvas), constrained=options.constrained)
+        reads = options.reads or READS_AT_ONCE
         client = client_for(options, reads)
         try:
             progress(f"waiting for {options.url}")
