@@ -28,8 +28,10 @@ from .config import Settings
 from .engines import Engine
 from .engines.opening import caution, open_engine
 from .inflight import MemoryQueue, QueueBounds
+from .keyring import Keyring
 from .metrics import EngineState, Metrics, RequestRecord
 from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
+from .rates import Rates
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
 from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
@@ -38,6 +40,8 @@ log = logging.getLogger("canvasgate")
 
 HEALTH_INTERVAL = 1.0
 """Seconds between two looks at the engine's health."""
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+"""What metrics and logs call the errors of Starlette's router."""
 ANSWER_HEADERS = ("x-typesafe-request-id", "x-request-id", "retry-after", "retry-after-ms", "server-timing")
 
 
@@ -235,24 +239,29 @@ def url_of(host: str, port: int) -> str:
 def how_to_ask(settings: Settings) -> str:
     """A command line that asks this gateway, to be copied from the log."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
-    key = " --key KEY" if settings.api_key else ""
+    key = " --key KEY" if settings.api_key or settings.api_key_file or settings.api_keys_file else ""
     question = "--state 'I was charged twice.' --noul 'Does the customer complain?'"
     return f"canvasgate decide --url {url_of(here, settings.port)}{key} {question}"
 
 
 def create_app(settings: Settings) -> Starlette:
-    """The ASGI app; its gateway is `app.state.gateway`."""
+    """The ASGI app; its gateway is `app.state.gateway`. Raises `KeysFileError` where a file of keys is not right."""
     gateway = Gateway(settings)
+    keys, rates = Keyring(settings), Rates(settings.redis_url, required=settings.redis_required)
+    gateway.metrics.watch(rates_shared=lambda: rates.shared)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         gateway.start()
+        watching = asyncio.create_task(keys.watch())
         yield
+        watching.cancel()
         await gateway.close()
+        await rates.close()
 
     app = Starlette(
         routes=routes(),
-        middleware=middleware(settings, gateway),
+        middleware=middleware(gateway, keys, rates),
         exception_handlers={HTTPException: http_error},
         lifespan=lifespan,
     )
@@ -261,8 +270,9 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def middleware(settings: Settings, gateway: Gateway) -> list[Middleware]:
+def middleware(gateway: Gateway, keys: Keyring, rates: Rates) -> list[Middleware]:
     """Outermost first. Errors are answered inside CORS, so that a browser may read them."""
+    settings = gateway.settings
     layers = [Middleware(RequestMiddleware, metrics=gateway.metrics, draining=lambda: gateway.draining)]
     if settings.cors_origins:
         layers.append(
@@ -275,15 +285,15 @@ def middleware(settings: Settings, gateway: Gateway) -> list[Middleware]:
             )
         )
     layers.append(Middleware(ErrorMiddleware))
-    bearers = [settings.api_key] if settings.api_key else []
-    if bearers or settings.dgem_server_key:
-        layers.append(Middleware(KeyMiddleware, bearers=bearers, server_keys=settings.dgem_server_key))
+    if keys.asks_bearer or keys.asks_server_key:
+        layers.append(Middleware(KeyMiddleware, keys=keys, rates=rates))
     layers.append(Middleware(BodyMiddleware, cap=settings.max_body))
     return layers
 
 
-async def http_error(_: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the protocol's shape."""
     if not isinstance(error, HTTPException):
         raise error
+    request.state.record.code = HTTP_CODES.get(error.status_code, "http_error")
     return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)

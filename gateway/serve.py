@@ -16,8 +16,9 @@ import uvicorn
 import uvloop
 
 from .app import Gateway, create_app, url_of
-from .config import Settings
+from .config import InvalidSettings, Settings
 from .connection import Connection
+from .keys import KeysFileError
 from .metrics import configure_logging
 
 log = logging.getLogger("canvasgate")
@@ -82,15 +83,19 @@ def serve(settings: Settings) -> int:
     """Serve until told to stop; the process' exit code."""
     configure_logging(settings.log_level, settings.log_format)
     try:
+        app = create_app(settings)
+    except (InvalidSettings, KeysFileError) as error:
+        log.critical("%s", error)
+        return EXIT_FAILED
+    try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
         log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, os.strerror(error.errno or 0))
         return EXIT_FAILED
-    app = create_app(settings)
     gateway: Gateway = app.state.gateway
     config = uvicorn.Config(
         app,
-        http=cast("type[Connection]", partial(Connection, patience=settings.request_timeout)),  # only ever called
+        http=cast("type[Connection]", partial(Connection, patience=settings.request_timeout, metrics=gateway.metrics)),
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=settings.http_idle_timeout or NEVER,
