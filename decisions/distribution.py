@@ -50,7 +50,7 @@ def normalise(weights: Sequence[float]) -> tuple[float, ...]:
     total = math.fsum(weights)
     if not (math.isfinite(total) and total > 0.0):
         raise ValueError("weights have no positive finite sum")
-    return tuple(max(weight / total, SMALLEST) for weight in weights)
+    return tuple([max(weight / total, SMALLEST) for weight in weights])
 
 
 def softmax(logits: Sequence[float]) -> tuple[float, ...]:
@@ -61,7 +61,7 @@ def softmax(logits: Sequence[float]) -> tuple[float, ...]:
 
 def from_logprobs(logprobs: Sequence[float]) -> Distribution:
     """The distribution over labels, given each label's log-probability over the full vocabulary (nats)."""
-    return Distribution(softmax(logprobs), math.fsum(math.exp(logprob) for logprob in logprobs))
+    return Distribution(softmax(logprobs), math.fsum(map(math.exp, logprobs)))
 
 
 def mean(distributions: Sequence[Distribution]) -> Distribution:

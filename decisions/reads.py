@@ -138,7 +138,7 @@ def check_readout(read: Read, readout: Readout) -> None:
     for index, (slot, row) in enumerate(zip(read.slots, readout.logprobs, strict=True)):
         if len(row) != len(slot.label_ids):
             raise MalformedReadout(f"Slot {index} came back with {len(row)} of {len(slot.label_ids)} labels.")
-        if not all(math.isfinite(logprob) for logprob in row):
+        if not all(map(math.isfinite, row)):
             raise MalformedReadout(f"Slot {index} came back with a log-probability that is not finite.")
 
 
