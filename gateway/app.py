@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,7 +24,7 @@ from decisions.prompt import PROMPT_VERSION
 from decisions.protocol import ReadSettings
 
 from . import __version__
-from .config import Settings
+from .config import InvalidSettings, Settings
 from .engines import Engine
 from .engines.opening import caution, open_engine
 from .inflight import MemoryQueue, QueueBounds
@@ -35,6 +35,9 @@ from .rates import Rates
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
 from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 log = logging.getLogger("canvasgate")
 
@@ -245,10 +248,11 @@ def how_to_ask(settings: Settings) -> str:
 
 
 def create_app(settings: Settings) -> Starlette:
-    """The ASGI app; its gateway is `app.state.gateway`. Raises `KeysFileError` where a file of keys is not right."""
+    """The ASGI app; its gateway is `app.state.gateway`. Raises `InvalidSettings`, or `KeysFileError` for a bad file."""
     gateway = Gateway(settings)
     keys, rates = Keyring(settings), Rates(settings.redis_url, required=settings.redis_required)
     gateway.metrics.watch(rates_shared=lambda: rates.shared)
+    tracing = open_tracing(settings)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -258,10 +262,12 @@ def create_app(settings: Settings) -> Starlette:
         watching.cancel()
         await gateway.close()
         await rates.close()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
 
     app = Starlette(
         routes=routes(),
-        middleware=middleware(gateway, keys, rates),
+        middleware=middleware(gateway, tracing, keys, rates),
         exception_handlers={HTTPException: http_error},
         lifespan=lifespan,
     )
@@ -270,10 +276,25 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def middleware(gateway: Gateway, keys: Keyring, rates: Rates) -> list[Middleware]:
+def open_tracing(settings: Settings) -> Tracing | None:
+    """Where spans go, if anywhere. Raises `InvalidSettings` where the packages for it are missing."""
+    if not settings.otel_exporter_otlp_endpoint:
+        return None
+    try:
+        from .tracing import Tracing  # noqa: PLC0415 - an optional dependency, and slow to import
+    except ImportError as error:
+        raise InvalidSettings(
+            [f"OTEL_EXPORTER_OTLP_ENDPOINT needs canvasgate[otel] to be installed: {error}"]
+        ) from error
+    return Tracing(settings.otel_exporter_otlp_endpoint, __version__)
+
+
+def middleware(gateway: Gateway, tracing: Tracing | None, keys: Keyring, rates: Rates) -> list[Middleware]:
     """Outermost first. Errors are answered inside CORS, so that a browser may read them."""
     settings = gateway.settings
-    layers = [Middleware(RequestMiddleware, metrics=gateway.metrics, draining=lambda: gateway.draining)]
+    layers = [
+        Middleware(RequestMiddleware, metrics=gateway.metrics, draining=lambda: gateway.draining, tracing=tracing)
+    ]
     if settings.cors_origins:
         layers.append(
             Middleware(

@@ -188,6 +188,10 @@ class Settings:
     log_level: str = _setting("info", one_of("debug", "info", "warning", "error"), "Least severe lines that are logged")
     log_format: LogFormat = _setting("json", member_of(LogFormat), "How log lines are written")
 
+    otel_exporter_otlp_endpoint: str = _setting(
+        "", text("an http(s) address"), "Collector that takes OpenTelemetry spans (OTLP over HTTP); none when empty"
+    )
+
     # Replicas
     redis_url: str = _setting(
         "", text("a Redis address"), "Redis that the replicas share; unset: each for itself", secret=True

@@ -219,8 +219,8 @@ class Metrics(Collector):
         self._queue = queue or self._queue
         self._engine = engine or self._engine
 
-    def observe(self, record: RequestRecord) -> None:
-        """Count a request that has ended, and write its log line."""
+    def observe(self, record: RequestRecord) -> str:
+        """Count a request that has ended, and write its log line; the route that it is counted for."""
         record.leave()
         route = record.path.rstrip("/")
         if route not in self._paths:
@@ -236,6 +236,7 @@ class Metrics(Collector):
         if record.questions:
             self._observe_decision(record)
         self._write(record, route)
+        return route
 
     def _observe_decision(self, record: RequestRecord) -> None:
         self._decisions[(record.key,)] += 1

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,9 @@ from .keyring import Keyring
 from .keys import Key
 from .metrics import Metrics, RequestRecord
 from .rates import Rates
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 log = logging.getLogger("canvasgate")
 
@@ -47,20 +51,27 @@ class ClientLeft(Exception):
 class RequestMiddleware:
     """Outermost: names the request and records how it went; answers given while `draining` end their connection.
 
-    Whatever is below finds the `RequestRecord` in the scope's state.
+    Whatever is below finds the `RequestRecord` in the scope's state. With `tracing` it is a traced one.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, draining: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, draining: Callable[[], bool], tracing: Tracing | None = None
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.draining = draining
+        self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        record = RequestRecord(request_id=f"req_{uuid4().hex}", method=scope["method"], path=scope["path"])
+        named = f"req_{uuid4().hex}", scope["method"], scope["path"]
+        if self.tracing is None:
+            record = RequestRecord(*named)
+        else:
+            record = self.tracing.begin(*named, header(scope, b"traceparent"), header(scope, b"tracestate"))
         scope.setdefault("state", {})["record"] = record
         given = header(scope, b"x-request-id")
         correlation = given if PRINTABLE.fullmatch(given) else record.request_id
@@ -83,7 +94,9 @@ class RequestMiddleware:
             await self.app(scope, receive, send_named)
         finally:
             record.seconds = time.perf_counter() - started
-            self.metrics.observe(record)
+            route = self.metrics.observe(record)
+            if self.tracing is not None:
+                self.tracing.end(record, route)
 
 
 class ErrorMiddleware:
