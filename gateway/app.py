@@ -251,7 +251,8 @@ def create_app(settings: Settings) -> Starlette:
     """The ASGI app; its gateway is `app.state.gateway`. Raises `InvalidSettings`, or `KeysFileError` for a bad file."""
     gateway = Gateway(settings)
     keys, rates = Keyring(settings), Rates(settings.redis_url, required=settings.redis_required)
-    gateway.metrics.watch(rates_shared=lambda: rates.shared)
+    if settings.redis_url:
+        gateway.metrics.watch(rates_shared=lambda: rates.shared)
     tracing = open_tracing(settings)
 
     @asynccontextmanager

@@ -302,7 +302,14 @@ async def test_a_key_over_its_requests_is_answered_429(tmp_path: Path) -> None:
     assert (429, "rate_limit_error") == (refused.status_code, refused.json()["detail"]["error_type"])
     assert int(seconds) == -(-milliseconds // 1000)
     assert 'canvasgate_rate_limited_total{key="acme"}' in metrics.text
-    assert "canvasgate_rates_shared 0.0" in metrics.text
+    assert "canvasgate_rates_shared" not in metrics.text
+
+
+@pytest.mark.redis
+async def test_whether_limits_are_shared_can_be_watched(redis: RunningRedis) -> None:
+    """1 while Redis counts."""
+    async with AppClient(REDIS_URL=redis.url) as client:
+        assert "canvasgate_rates_shared 1.0" in (await client.get("/metrics")).text
 
 
 async def test_a_key_over_its_tokens_is_answered_429_before_any_engine_work(tmp_path: Path) -> None:
