@@ -28,8 +28,6 @@ from .keys import Key
 
 log = logging.getLogger("canvasgate")
 
-PREFIX = "canvasgate:rates"
-"""How every key in Redis begins; each expires two windows after it was last counted."""
 REDIS_PATIENCE = 0.25
 """Seconds that a request waits for Redis to count it."""
 REDIS_PAUSE = 1.0
@@ -44,14 +42,15 @@ JUST_AFTER = 0.001
 class Rates:
     """What every key has asked for. `url` is the Redis that the replicas share; empty: each counts for itself.
 
+    What is kept there begins with `prefix`, and expires two windows after it was first counted.
     Where Redis does not answer, a `required` one refuses the request; else this replica goes on with its own counts.
     Decisions at once are counted by each replica for itself. Raises `InvalidSettings` for a URL it cannot use.
     """
 
-    def __init__(self, url: str = "", *, required: bool = False) -> None:
+    def __init__(self, url: str = "", *, prefix: str = "canvasgate:", required: bool = False) -> None:
         self._required = required
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._storage = open_storage(url) if url else None
+        self._storage = open_storage(url, f"{prefix}rates") if url else None
         self._shared = SlidingWindowCounterRateLimiter(self._storage) if self._storage else None
         self._pause_ends = 0.0
         self._running: Counter[str] = Counter()
@@ -118,7 +117,7 @@ class Rates:
         self._pause_ends = time.monotonic() + REDIS_PAUSE
 
 
-def open_storage(url: str) -> RedisStorage:
+def open_storage(url: str, prefix: str) -> RedisStorage:
     """The library's storage at a Redis URL; connects when it is first used. Raises `InvalidSettings`."""
     options = {"socket_connect_timeout": REDIS_PATIENCE, "socket_timeout": REDIS_PATIENCE}
     scheme, colon, rest = url.partition("://")
@@ -128,7 +127,7 @@ def open_storage(url: str) -> RedisStorage:
             storage_from_string(
                 f"async+{'redis+unix' if scheme == 'unix' else scheme}{colon}{rest}",
                 implementation="redispy",
-                key_prefix=PREFIX,
+                key_prefix=prefix,
                 wrap_exceptions=True,
                 max_connections=CONNECTIONS,
                 **options,
