@@ -41,11 +41,17 @@ class AnswerLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """What a canvas' open slots are filled with: seeded noise or padding."""
+class Manner:
+    """How the canvases of a request are read.
+
+    `seed` and `token`: what fills the open slots, seeded noise or padding. `steps`: denoising steps. `constrained`:
+    over the label ids alone; an engine needs far less time for it, and cannot tell the label mass.
+    """
 
     seed: int
     token: SeedToken
+    steps: int = 1
+    constrained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,8 @@ class Placement:
 class Sheet:
     """A read without its page: the questions, and behind them the answer, which on a canvas has `width` tokens.
 
-    Without a canvas `width` is 0, and `answer` is what leads in the label.
+    Without a canvas `width` is 0, and `answer` is what leads in the label. `among` are the ids to which a read of it
+    may be constrained, ascending; empty where these would be too many.
     """
 
     asked: tuple[int, ...]
@@ -70,6 +77,7 @@ class Sheet:
     slots: tuple[SlotPosition, ...]
     width: int
     sample: int
+    among: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Tokens that it takes of the context; a next-token read takes one more for the token that is read."""
@@ -150,6 +158,7 @@ class Packer:
         self._form = form
         self._line = lru_cache(maxsize=REMEMBERED_LINES)(self._prove)
         self.alphabets = self._proven_alphabets()
+        self._common = self._common_ids()
 
     def _prove(self, number: int | None, labels: Labels) -> AnswerLine:
         form = self._form
@@ -177,12 +186,24 @@ class Packer:
                 proven[name] = alphabet
         return proven
 
-    def pack(self, page: Page, slots: Sequence[Slot], noise: Noise) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
+    def _common_ids(self) -> frozenset[int]:
+        """Ids of all labels but those of the extended sets.
+
+        Constrained reads ask for all of them, whatever their questions need: an engine reads a batch faster where all
+        reads in it are constrained to one set.
+        """
+        sets = (self._form.nouls, DIGITS, ALPHABETS[LabelSet.AZ])
+        numbers = (None, 1) if self.limits.slots > 1 else (None,)
+        return frozenset(
+            label for number in numbers for labels in sets for label in self._line(number, labels).label_ids
+        )
+
+    def pack(self, page: Page, slots: Sequence[Slot], manner: Manner) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
         """Reads for all slots of a round, and where each slot is read, in the slots' order.
 
         First fit in request order. Raises `TooManyTokens` when a slot's prompt alone is longer than the context.
         """
-        return self.fill(page, self.arrange(slots, self.limits.context - len(page)), noise)
+        return self.fill(page, self.arrange(slots, self.limits.context - len(page)), manner)
 
     def arrange(self, slots: Sequence[Slot], room: int) -> Arrangement:
         """Which slots share a read where `room` tokens are left for the questions, the answer and its canvas."""
@@ -204,13 +225,13 @@ class Packer:
         return len(page) + arrangement.longest <= self.limits.context
 
     def fill(
-        self, page: Page, arrangement: Arrangement, noise: Noise
+        self, page: Page, arrangement: Arrangement, manner: Manner
     ) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
         """The reads of an arrangement behind this page. Raises `TooManyTokens` where one is longer than the context."""
         if not self.fits(page, arrangement):
             needed = len(page) + arrangement.longest
             raise TooManyTokens(needed, self.limits.context, "The state with one question")
-        return tuple([self._read(page, sheet, noise) for sheet in arrangement.sheets]), arrangement.placements
+        return tuple([self._read(page, sheet, manner) for sheet in arrangement.sheets]), arrangement.placements
 
     def _grouped(self, slots: Sequence[Slot], blocks: Sequence[Tokens], room: int) -> list[list[int]]:
         """Indices of the slots, by read."""
@@ -256,16 +277,20 @@ class Packer:
         answer, positions = self._answer(slots)
         asked = self.writer.asked(blocks)
         if self.limits.canvas:
-            return Sheet(asked, answer, positions, canvas_width(len(answer)), slots[0].sample)
+            among = tuple(sorted(self._common.union(*[position.label_ids for position in positions])))
+            if len(among) > self.limits.label_ids:
+                among = ()
+            return Sheet(asked, answer, positions, canvas_width(len(answer)), slots[0].sample, among)
         # The answer is led in up to its label; what the model reads next is the label.
         return Sheet(asked, answer[:-1], (SlotPosition(0, positions[0].label_ids),), 0, slots[0].sample)
 
-    def _read(self, page: Page, sheet: Sheet, noise: Noise) -> Read:
+    def _read(self, page: Page, sheet: Sheet, manner: Manner) -> Read:
         prompt = page.before + sheet.asked + page.after
         if not self.limits.canvas:
             return Read(prompt + sheet.answer, sheet.slots, (), len(page.before))
-        drawn = self._drawn(prompt, sheet.sample, len(sheet.slots), noise)
-        return Read(prompt, sheet.slots, self._seeded(sheet, drawn), len(page.before))
+        drawn = self._drawn(prompt, sheet.sample, len(sheet.slots), manner)
+        among = sheet.among if manner.constrained else ()
+        return Read(prompt, sheet.slots, self._seeded(sheet, drawn), len(page.before), manner.steps, among)
 
     def _answer(self, slots: Sequence[Slot]) -> tuple[Tokens, tuple[SlotPosition, ...]]:
         """The answer's tokens with each slot at its first label, and where the slots are."""
@@ -278,12 +303,12 @@ class Packer:
             answer += line.tokens
         return answer, tuple(positions)
 
-    def _drawn(self, prompt: Tokens, sample: int, count: int, noise: Noise) -> list[int]:
+    def _drawn(self, prompt: Tokens, sample: int, count: int, manner: Manner) -> list[int]:
         """A token per slot: padding, or noise that depends on the seed, the prompt and the sample alone."""
-        if noise.token is SeedToken.FIXED:
+        if manner.token is SeedToken.FIXED:
             return [self._tokenizer.pad] * count
         # A tuple of ints hashes alike in every process, and many times faster than its bytes would.
-        drawn = shake_128(f"{noise.seed}/{sample}/{hash(prompt)}".encode()).digest(8 * count)
+        drawn = shake_128(f"{manner.seed}/{sample}/{hash(prompt)}".encode()).digest(8 * count)
         return [value % self._tokenizer.vocabulary for (value,) in iter_unpack("<Q", drawn)]
 
     def _seeded(self, sheet: Sheet, drawn: Sequence[int]) -> Tokens:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .bracket import most_finalists, route
-from .canvas import NOTHING, Arrangement, Noise, Packer, Placement
+from .canvas import NOTHING, Arrangement, Manner, Packer, Placement
 from .combine import combine
 from .distribution import CERTAIN, Distribution, from_logprobs
 from .errors import TooManyTokens, UnsupportedFeature
@@ -173,8 +173,10 @@ class Plan:
         settings = opening.settings
         self._request = request
         self._packer = planner.packer
-        self._settings = settings
-        self._noise = Noise(settings.seed, settings.seed_token)
+        self._temperatures = settings.temperatures
+        # How much fell beside the labels is told in the diagnostics alone; and between steps all tokens play a part.
+        constrained = planner.limits.constrained and settings.steps == 1 and not request.diagnostics
+        self._manner = Manner(settings.seed, settings.seed_token, settings.steps, constrained)
         self._page = planner.packer.writer.page(request.state, request.instructions, settings.layout)
         self._trails = [_Trail() for _ in request.questions] if request.diagnostics else []
         self._tokens = self._cached = self._reads_done = self._rounds = 0
@@ -212,7 +214,7 @@ class Plan:
 
     def decision(self) -> Decision:
         """All answers, once no reads are left; with traces where the request asks for diagnostics."""
-        temperatures = self._settings.temperatures
+        temperatures = self._temperatures
         answers, traces, skipped = {}, {}, {}
         for index, (question, outcome) in enumerate(zip(self._request.questions, self._outcomes, strict=True)):
             if isinstance(outcome, Skipped):
@@ -232,13 +234,11 @@ class Plan:
             self._outcomes = stop.value.outcomes
             self._slots, self._reads, self._placements = (), (), ()
             return
-        packer, page, noise = self._packer, self._page, self._noise
+        packer, page = self._packer, self._page
         if arrangement.sheets and packer.fits(page, arrangement):
-            reads, self._placements = packer.fill(page, arrangement, noise)
+            self._reads, self._placements = packer.fill(page, arrangement, self._manner)
         else:
-            reads, self._placements = packer.pack(page, self._slots, noise)
-        steps = self._settings.steps
-        self._reads = reads if steps == 1 else tuple([replace(read, steps=steps) for read in reads])
+            self._reads, self._placements = packer.pack(page, self._slots, self._manner)
 
     def _note(self) -> None:
         by_question: dict[int, list[int]] = {}

@@ -73,7 +73,7 @@ def parse_keys(written: bytes) -> tuple[Key, ...]:
     """The keys of an `API_KEYS_FILE`. Raises `KeysFileError`."""
     try:
         document = json.loads(written)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KeysFileError(f"not JSON: {error}") from None
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):

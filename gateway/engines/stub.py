@@ -159,11 +159,14 @@ class StubEngine:
         return [*ALPHABETS[LabelSet.AZ_AA], *ALPHABETS[LabelSet.AZ_LOWER], *"0123456789", *self.form.nouls]
 
     def _readout(self, read: Read) -> Readout:
-        """What the labels' utilities come to, with a label mass between 0.6 and 1 that the state decides."""
+        """What the labels' utilities come to, with a label mass between 0.6 and 1 that the state decides.
+
+        In a constrained read it is 1, as if the questions' own labels were all that was read.
+        """
         state, questions = self._parts(read)
         labels = tuple([self._named(slot.label_ids) for slot in read.slots])
         asked = self._asked(questions, labels)
-        mass = math.log(0.6 + 0.4 * unit(b"mass", state))
+        mass = 0.0 if read.constrained else math.log(0.6 + 0.4 * unit(b"mass", state))
         rows = []
         for index, slot in enumerate(read.slots):
             logits = self._utilities(state, asked[index])

@@ -88,6 +88,7 @@ def test_a_file_that_is_there_keeps_its_mode_and_a_link_stays_a_link(path: Path,
     [
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
         (b"[]", 'a list "keys"'),
         (b"{}", 'a list "keys"'),
         ({"keys": [1]}, "keys[0] is not an object"),
