@@ -11,7 +11,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, TextIO
@@ -35,7 +35,7 @@ QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 """Routes that machines ask all the time; their log lines are of level debug."""
 LONGEST_PATH = 100
 """Characters of a path that a log line shows."""
-SERVER_ERROR = 500
+TOO_MANY, SERVER_ERROR = 429, 500
 
 QUESTION_TYPES = {NoulQuestion: "noul", ChoiceQuestion: "choice", ScoreQuestion: "score"}
 
@@ -72,13 +72,17 @@ QUEUED = Declared("gauge", "canvasgate_queued_decisions", "Decisions that wait."
 OLDEST = Declared("gauge", "canvasgate_queue_oldest_seconds", "Time that the longest-waiting decision has waited.")
 EXPECTED_WAIT = Declared("gauge", "canvasgate_queue_expected_wait_seconds", "Time that a small newcomer would wait.")
 DRAINING = Declared("gauge", "canvasgate_draining", "1 while the queue takes nothing new.")
+RATE_LIMITED = Declared(
+    "counter", "canvasgate_rate_limited_total", "Requests over a limit of their key, by its name.", ("key",)
+)
+RATES_SHARED = Declared("gauge", "canvasgate_rates_shared", "1 while limits of keys are counted over all replicas.")
 ENGINE_UP = Declared("gauge", "canvasgate_engine_up", "1 while a decision would be answered.")
 ENGINE_PHASE = Declared("gauge", "canvasgate_engine_phase", "1 for what the gateway is doing now.", ("phase",))
 BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.", ("version", "engine", "model"))
 
 METRICS = (
     *(REQUESTS, ERRORS, REQUEST_SECONDS, STAGE_SECONDS, DECISIONS, QUESTIONS, READS, TOKENS),
-    *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING),
+    *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING, RATE_LIMITED, RATES_SHARED),
     *(ENGINE_UP, ENGINE_PHASE, BUILD_INFO),
 )
 """All of them, for docs and dashboards; the process' own memory, CPU and files come beside them as `process_*`."""
@@ -91,7 +95,8 @@ METRICS = (
 class RequestRecord:
     """What one request did and how long it took, filled in while it is served. Times are in seconds.
 
-    `key` is the name of the caller's key, never the key. `code` is the error's code, empty where there was none.
+    `key` is the name of the caller's key, never the key; `spend` counts tokens against the key's limit, where it has
+    one. `code` is the error's code, empty where there was none.
     """
 
     request_id: str
@@ -100,6 +105,7 @@ class RequestRecord:
     status: int = 0
     code: str = ""
     key: str = ""
+    spend: Callable[[int], Awaitable[None]] | None = None
     seconds: float = 0.0
     body_bytes: int = 0
     questions: Mapping[str, int] = field(default_factory=dict)
@@ -188,6 +194,8 @@ class Metrics(Collector):
         self._paths = frozenset(paths)
         self._queue: Callable[[], QueueSnapshot] | None = None
         self._engine: Callable[[], EngineState] | None = None
+        self._rates_shared: Callable[[], bool] | None = None
+        self._rate_limited: defaultdict[Labels, int] = defaultdict(int)
         self._requests: defaultdict[Labels, int] = defaultdict(int)
         self._errors: defaultdict[Labels, int] = defaultdict(int)
         self._decisions: defaultdict[Labels, int] = defaultdict(int)
@@ -200,14 +208,19 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def watch(
-        self, *, queue: Callable[[], QueueSnapshot] | None = None, engine: Callable[[], EngineState] | None = None
+        self,
+        *,
+        queue: Callable[[], QueueSnapshot] | None = None,
+        engine: Callable[[], EngineState] | None = None,
+        rates_shared: Callable[[], bool] | None = None,
     ) -> None:
-        """Show these at every scrape; either may come later, once it exists."""
+        """Show these at every scrape; each may come later, once it exists."""
+        self._rates_shared = rates_shared or self._rates_shared
         self._queue = queue or self._queue
         self._engine = engine or self._engine
 
-    def observe(self, record: RequestRecord) -> None:
-        """Count a request that has ended, and write its log line."""
+    def observe(self, record: RequestRecord) -> str:
+        """Count a request that has ended, and write its log line; the route that it is counted for."""
         record.leave()
         route = record.path.rstrip("/")
         if route not in self._paths:
@@ -218,9 +231,12 @@ class Metrics(Collector):
             self._stage_seconds[stage].add(seconds)
         if record.code:
             self._errors[(record.code,)] += 1
+            if record.status == TOO_MANY:
+                self._rate_limited[(record.key,)] += 1
         if record.questions:
             self._observe_decision(record)
         self._write(record, route)
+        return route
 
     def _observe_decision(self, record: RequestRecord) -> None:
         self._decisions[(record.key,)] += 1
@@ -251,6 +267,9 @@ class Metrics(Collector):
         yield _histogram(REQUEST_SECONDS, self._request_seconds)
         yield _histogram(STAGE_SECONDS, self._stage_seconds)
         yield _counter(DECISIONS, self._decisions)
+        yield _counter(RATE_LIMITED, self._rate_limited)
+        if self._rates_shared:
+            yield _gauge(RATES_SHARED, {(): float(self._rates_shared())})
         yield _counter(QUESTIONS, self._questions)
         yield _counter(READS, {(): self._reads})
         yield _counter(TOKENS, {("computed",): self._computed, ("cached",): self._cached})

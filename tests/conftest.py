@@ -63,8 +63,8 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts server processes; all of them end with the test run."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start(seconds: float = 30, ready: bool = True, **settings: str) -> RunningServer:
-        port = free_port()
+    def start(seconds: float = 30, ready: bool = True, port: int = 0, **settings: str) -> RunningServer:
+        port = port or free_port()
         log = tmp_path_factory.mktemp("server") / "log"
         with log.open("w") as output:
             process = subprocess.Popen(
