@@ -251,7 +251,7 @@ def main() -> None:
     given = parser.parse_args()
     asked = rows([*sorted(CASES.glob("*.jsonl")), OWN], given.limit)
     guessing = mean(1 / len(answer_names(row.request.questions[0])) for row in asked)
-    print(f"{len(asked)} questions, {sum(row.chosen_on for row in asked)} to choose on; guessing gets {guessing} of them")
+    print(f"{len(asked)} questions, {sum(row.chosen_on for row in asked)} to choose on; guessing gets {guessing}")
     table = asyncio.run(compare(asked, VARIANTS[: given.variants]))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"questions": len(asked), "guessing": guessing, "rows": table}, indent=1) + "\n")
