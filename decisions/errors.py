@@ -4,7 +4,7 @@
       InvalidRequest ...... SchemaViolation · UnknownModel · UnknownTemplate · UnsupportedFeature
                             TooManyTokens · BodyTooLarge · UnsupportedEncoding
       AccessError ......... MissingKey · WrongKey
-      AdmissionError ...... Overloaded · DeadlineExceeded · QueueUnavailable
+      AdmissionError ...... Overloaded · RateLimited · DeadlineExceeded · QueueUnavailable
       EngineError ......... EngineUnavailable · MalformedReadout · UnfitTokenizer
 
 The domain knows `code`; only `gateway/wire.py` knows HTTP statuses. Admission and engine errors are raised by the
@@ -126,6 +126,12 @@ class AdmissionError(DecisionError):
 
 class Overloaded(AdmissionError):
     """The queue is full, or the wait would outlast the deadline."""
+
+
+class RateLimited(AdmissionError):
+    """The caller's key asks more than it may."""
+
+    code = "rate_limit_error"
 
 
 class DeadlineExceeded(AdmissionError):

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,22 +24,29 @@ from decisions.prompt import PROMPT_VERSION
 from decisions.protocol import ReadSettings
 
 from . import __version__
-from .config import Settings
+from .config import InvalidSettings, Settings
 from .engines import Engine
 from .engines.opening import caution, open_engine
 from .inflight import MemoryQueue, QueueBounds
+from .keyring import Keyring
 from .metrics import EngineState, Metrics, RequestRecord
 from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
+from .rates import Rates
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
 from .template_form import Templates
 from .templates import Catalogue, Watcher, folders_of
 from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
 
+if TYPE_CHECKING:
+    from .tracing import Tracing
+
 log = logging.getLogger("canvasgate")
 
 HEALTH_INTERVAL = 1.0
 """Seconds between two looks at the engine's health."""
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+"""What metrics and logs call the errors of Starlette's router."""
 ANSWER_HEADERS = ("x-typesafe-request-id", "x-request-id", "retry-after", "retry-after-ms", "server-timing")
 
 
@@ -258,24 +265,33 @@ def url_of(host: str, port: int) -> str:
 def how_to_ask(settings: Settings) -> str:
     """A command line that asks this gateway, to be copied from the log."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
-    key = " --key KEY" if settings.api_key else ""
+    key = " --key KEY" if settings.api_key or settings.api_key_file or settings.api_keys_file else ""
     question = "--state 'I was charged twice.' --noul 'Does the customer complain?'"
     return f"canvasgate decide --url {url_of(here, settings.port)}{key} {question}"
 
 
 def create_app(settings: Settings) -> Starlette:
-    """The ASGI app; its gateway is `app.state.gateway`."""
+    """The ASGI app; its gateway is `app.state.gateway`. Raises `InvalidSettings`, or `KeysFileError` for a bad file."""
     gateway = Gateway(settings)
+    keys, rates = Keyring(settings), Rates(settings.redis_url, required=settings.redis_required)
+    if settings.redis_url:
+        gateway.metrics.watch(rates_shared=lambda: rates.shared)
+    tracing = open_tracing(settings)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         gateway.start()
+        watching = asyncio.create_task(keys.watch())
         yield
+        watching.cancel()
         await gateway.close()
+        await rates.close()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
 
     app = Starlette(
         routes=routes(),
-        middleware=middleware(settings, gateway),
+        middleware=middleware(gateway, tracing, keys, rates),
         exception_handlers={HTTPException: http_error},
         lifespan=lifespan,
     )
@@ -284,9 +300,25 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def middleware(settings: Settings, gateway: Gateway) -> list[Middleware]:
+def open_tracing(settings: Settings) -> Tracing | None:
+    """Where spans go, if anywhere. Raises `InvalidSettings` where the packages for it are missing."""
+    if not settings.otel_exporter_otlp_endpoint:
+        return None
+    try:
+        from .tracing import Tracing  # noqa: PLC0415 - an optional dependency, and slow to import
+    except ImportError as error:
+        raise InvalidSettings(
+            [f"OTEL_EXPORTER_OTLP_ENDPOINT needs canvasgate[otel] to be installed: {error}"]
+        ) from error
+    return Tracing(settings.otel_exporter_otlp_endpoint, __version__)
+
+
+def middleware(gateway: Gateway, tracing: Tracing | None, keys: Keyring, rates: Rates) -> list[Middleware]:
     """Outermost first. Errors are answered inside CORS, so that a browser may read them."""
-    layers = [Middleware(RequestMiddleware, metrics=gateway.metrics, draining=lambda: gateway.draining)]
+    settings = gateway.settings
+    layers = [
+        Middleware(RequestMiddleware, metrics=gateway.metrics, draining=lambda: gateway.draining, tracing=tracing)
+    ]
     if settings.cors_origins:
         layers.append(
             Middleware(
@@ -298,15 +330,15 @@ def middleware(settings: Settings, gateway: Gateway) -> list[Middleware]:
             )
         )
     layers.append(Middleware(ErrorMiddleware))
-    bearers = [settings.api_key] if settings.api_key else []
-    if bearers or settings.dgem_server_key:
-        layers.append(Middleware(KeyMiddleware, bearers=bearers, server_keys=settings.dgem_server_key))
+    if keys.asks_bearer or keys.asks_server_key:
+        layers.append(Middleware(KeyMiddleware, keys=keys, rates=rates))
     layers.append(Middleware(BodyMiddleware, cap=settings.max_body))
     return layers
 
 
-async def http_error(_: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the protocol's shape."""
     if not isinstance(error, HTTPException):
         raise error
+    request.state.record.code = HTTP_CODES.get(error.status_code, "http_error")
     return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)

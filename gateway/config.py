@@ -20,6 +20,7 @@ from .kinds import (
     Kind,
     auto_or,
     canvas_width,
+    file,
     flag,
     folder,
     json_object,
@@ -110,6 +111,18 @@ class Settings:
     dgem_server_key: tuple[str, ...] = _setting(
         "", listed("keys between commas"), "Keys of which callers must send one as X-DGem-Key", secret=True
     )
+    api_key_file: Path | None = _setting(
+        "", file(), "File of such bearer keys, one a line; read again when it changes, to rotate them"
+    )
+    dgem_server_key_file: Path | None = _setting(
+        "", file(), "File of such X-DGem-Keys, one a line; read again when it changes, to rotate them"
+    )
+    api_keys_file: Path | None = _setting(
+        "",
+        file(),
+        "File of hashed bearer keys with name, limits and expiry, which `canvasgate keys` writes; "
+        "read again when it changes",
+    )
     dgem_image_urls: ImageUrls = _setting("deny", member_of(ImageUrls), "Images by http(s) URL: refused unless allow")
 
     # Engine and model
@@ -129,6 +142,12 @@ class Settings:
     model_cache: Path = _setting("~/.cache/canvasgate", folder(), "Folder for fetched and converted models")
     max_model_len: int = _setting("4096", whole(128, 1048576), "Tokens of prompt and canvas; longer is refused")
     canvas: int = _setting("128", canvas_width(), "Tokens of the widest canvas of a diffusion model")
+    constrained: bool = _setting(
+        "1",
+        flag(),
+        "1 reads canvases over the labels alone, which spares an engine work; a request for diagnostics, which tell "
+        "the label mass, is read over the whole vocabulary all the same",
+    )
     disable_mm: bool = _setting("0", flag(), "1 serves a multimodal model without its vision tower")
     dtype: str = _setting(
         "auto", one_of("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the model's own"
@@ -179,6 +198,16 @@ class Settings:
     # Logs
     log_level: str = _setting("info", one_of("debug", "info", "warning", "error"), "Least severe lines that are logged")
     log_format: LogFormat = _setting("json", member_of(LogFormat), "How log lines are written")
+
+    otel_exporter_otlp_endpoint: str = _setting(
+        "", text("an http(s) address"), "Collector that takes OpenTelemetry spans (OTLP over HTTP); none when empty"
+    )
+
+    # Replicas
+    redis_url: str = _setting(
+        "", text("a Redis address"), "Redis that the replicas share; unset: each for itself", secret=True
+    )
+    redis_required: bool = _setting("0", flag(), "1 refuses with 503 while Redis is away; 0 goes on without it")
 
     # Stub engine
     stub_delay_ms: float = _setting("0", number(0, 600000), "Milliseconds that each call of the stub engine takes")

@@ -14,17 +14,22 @@ from uuid import uuid4
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from .metrics import Metrics, RequestRecord
+
 HEAD_BYTES = 64 * 1024
 """Most bytes of a request's head, or of what stands between two parts of its body."""
+REFUSALS = {400: "not_http", 408: "request_timeout", 431: "head_too_large"}
+"""What metrics and logs call a request that never became one."""
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class Connection(HttpToolsProtocol):
     """uvicorn's connection within bounds; a request has to come whole within `patience` seconds."""
 
-    def __init__(self, *, patience: float, **given: Any) -> None:
+    def __init__(self, *, patience: float, metrics: Metrics, **given: Any) -> None:
         super().__init__(**given)
         self._patience = patience
+        self._metrics = metrics
         self._begun = False
         self._awaits_head = True
         self._unframed = 0
@@ -106,7 +111,9 @@ class Connection(HttpToolsProtocol):
         if earlier and not (earlier.response_complete or earlier.more_body):
             earlier.keep_alive = False
             return
-        name, body = f"req_{uuid4().hex}".encode(), orjson.dumps({"detail": reason})
+        request_id = f"req_{uuid4().hex}"
+        self._metrics.observe(RequestRecord(request_id, method="", path="", status=status, code=REFUSALS[status]))
+        name, body = request_id.encode(), orjson.dumps({"detail": reason})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
         names = b"x-typesafe-request-id: %s\r\nx-request-id: %s\r\n\r\n" % (name, name)
         self.transport.write(STATUS_LINE[status] + head + names + body)

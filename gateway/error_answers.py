@@ -26,6 +26,7 @@ STATUSES: Mapping[type[DecisionError], int] = {
     errors.WrongKey: 401,
     errors.AdmissionError: 529,
     errors.Overloaded: 529,
+    errors.RateLimited: 429,
     errors.DeadlineExceeded: 504,
     errors.QueueUnavailable: 503,
     errors.EngineError: 503,

@@ -76,6 +76,11 @@ def folder() -> Kind[Path]:
     return Kind("a path", lambda text: Path(text).expanduser())
 
 
+def file() -> Kind[Path | None]:
+    """A file's path, or None where the variable is unset; a leading ~ is the user's home."""
+    return Kind("a path", lambda text: Path(text).expanduser() if text else None, lambda value: str(value or ""))
+
+
 def listed(allowed: str) -> Kind[tuple[str, ...]]:
     """Texts between commas; blanks around them and empty ones are dropped."""
 

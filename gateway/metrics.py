@@ -12,7 +12,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, TextIO
@@ -36,7 +36,7 @@ QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 """Routes that machines ask all the time; their log lines are of level debug."""
 LONGEST_PATH = 100
 """Characters of a path that a log line shows."""
-SERVER_ERROR = 500
+TOO_MANY, SERVER_ERROR = 429, 500
 
 QUESTION_TYPES = {NoulQuestion: "noul", ChoiceQuestion: "choice", ScoreQuestion: "score"}
 
@@ -73,6 +73,10 @@ QUEUED = Declared("gauge", "canvasgate_queued_decisions", "Decisions that wait."
 OLDEST = Declared("gauge", "canvasgate_queue_oldest_seconds", "Time that the longest-waiting decision has waited.")
 EXPECTED_WAIT = Declared("gauge", "canvasgate_queue_expected_wait_seconds", "Time that a small newcomer would wait.")
 DRAINING = Declared("gauge", "canvasgate_draining", "1 while the queue takes nothing new.")
+RATE_LIMITED = Declared(
+    "counter", "canvasgate_rate_limited_total", "Requests over a limit of their key, by its name.", ("key",)
+)
+RATES_SHARED = Declared("gauge", "canvasgate_rates_shared", "1 while limits of keys are counted over all replicas.")
 ENGINE_UP = Declared("gauge", "canvasgate_engine_up", "1 while a decision would be answered.")
 ENGINE_PHASE = Declared("gauge", "canvasgate_engine_phase", "1 for what the gateway is doing now.", ("phase",))
 TEMPLATES = Declared("gauge", "canvasgate_templates", "Decision templates served, every version counted.")
@@ -81,7 +85,7 @@ BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.
 
 METRICS = (
     *(REQUESTS, ERRORS, REQUEST_SECONDS, STAGE_SECONDS, DECISIONS, QUESTIONS, READS, TOKENS),
-    *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING),
+    *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING, RATE_LIMITED, RATES_SHARED),
     *(ENGINE_UP, ENGINE_PHASE, TEMPLATES, BROKEN_TEMPLATES, BUILD_INFO),
 )
 """All of them, for docs and dashboards; the process' own memory, CPU and files come beside them as `process_*`."""
@@ -94,8 +98,9 @@ METRICS = (
 class RequestRecord:
     """What one request did and how long it took, filled in while it is served. Times are in seconds.
 
-    `key` is the name of the caller's key, never the key. `code` is the error's code, empty where there was none.
-    `rendered` counts characters that a template wrote.
+    `key` is the name of the caller's key, never the key; `spend` counts tokens against the key's limit, where it has
+    one. `code` is the error's code, empty where there was none. `rendered` counts characters that
+    a template wrote.
     """
 
     request_id: str
@@ -104,6 +109,7 @@ class RequestRecord:
     status: int = 0
     code: str = ""
     key: str = ""
+    spend: Callable[[int], Awaitable[None]] | None = None
     seconds: float = 0.0
     body_bytes: int = 0
     rendered: int = 0
@@ -195,6 +201,8 @@ class Metrics(Collector):
         self._queue: Callable[[], QueueSnapshot] | None = None
         self._engine: Callable[[], EngineState] | None = None
         self._templates: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._rates_shared: Callable[[], bool] | None = None
+        self._rate_limited: defaultdict[Labels, int] = defaultdict(int)
         self._requests: defaultdict[Labels, int] = defaultdict(int)
         self._errors: defaultdict[Labels, int] = defaultdict(int)
         self._decisions: defaultdict[Labels, int] = defaultdict(int)
@@ -212,31 +220,32 @@ class Metrics(Collector):
         queue: Callable[[], QueueSnapshot] | None = None,
         engine: Callable[[], EngineState] | None = None,
         templates: Callable[[], tuple[int, int]] | None = None,
+        rates_shared: Callable[[], bool] | None = None,
     ) -> None:
         """Show these at every scrape; each may come later. `templates` counts those served and those broken."""
+        self._rates_shared = rates_shared or self._rates_shared
         self._queue = queue or self._queue
         self._engine = engine or self._engine
         self._templates = templates or self._templates
 
-    def observe(self, record: RequestRecord) -> None:
-        """Count a request that has ended, and write its log line."""
+    def observe(self, record: RequestRecord) -> str:
+        """Count a request that has ended, and write its log line; the route that it is counted for."""
         record.leave()
-        route = self._route(record.path.rstrip("/"))
+        path = record.path.rstrip("/")
+        named = (pattern for pattern, names in self._patterns.items() if names.fullmatch(path))
+        route = path if path in self._paths else next(named, OTHER)
         self._requests[route, str(record.status)] += 1
         self._request_seconds[route].add(record.seconds)
         for stage, seconds in record.stages.items():
             self._stage_seconds[stage].add(seconds)
         if record.code:
             self._errors[(record.code,)] += 1
+            if record.status == TOO_MANY:
+                self._rate_limited[(record.key,)] += 1
         if record.questions:
             self._observe_decision(record)
         self._write(record, route)
-
-    def _route(self, path: str) -> str:
-        """The route's label: its own path, with `{name}` where a name stands."""
-        if path in self._paths:
-            return path
-        return next((route for route, names in self._patterns.items() if names.fullmatch(path)), OTHER)
+        return route
 
     def _observe_decision(self, record: RequestRecord) -> None:
         self._decisions[(record.key,)] += 1
@@ -267,6 +276,9 @@ class Metrics(Collector):
         yield _histogram(REQUEST_SECONDS, self._request_seconds)
         yield _histogram(STAGE_SECONDS, self._stage_seconds)
         yield _counter(DECISIONS, self._decisions)
+        yield _counter(RATE_LIMITED, self._rate_limited)
+        if self._rates_shared:
+            yield _gauge(RATES_SHARED, {(): float(self._rates_shared())})
         yield _counter(QUESTIONS, self._questions)
         yield _counter(READS, {(): self._reads})
         yield _counter(TOKENS, {("computed",): self._computed, ("cached",): self._cached})
@@ -275,9 +287,8 @@ class Metrics(Collector):
         engine = self._engine() if self._engine else EngineState(up=False, phase="starting")
         yield _gauge(ENGINE_UP, {(): float(engine.up)})
         yield _gauge(ENGINE_PHASE, {(engine.phase.partition(":")[0],): 1.0})
-        served, broken = self._templates()
-        yield _gauge(TEMPLATES, {(): served})
-        yield _gauge(BROKEN_TEMPLATES, {(): broken})
+        for declared, count in zip((TEMPLATES, BROKEN_TEMPLATES), self._templates(), strict=True):
+            yield _gauge(declared, {(): count})
         yield _gauge(BUILD_INFO, {(self.version, engine.kind, engine.model): 1.0})
 
     @staticmethod

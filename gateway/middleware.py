@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from decisions.errors import BodyTooLarge, DecisionError, MissingKey, QueueUnavailable, WrongKey
+from decisions.errors import BodyTooLarge, DecisionError, QueueUnavailable
 
 from .encodings import decode_body
 from .error_answers import ErrorAnswer, error_answer, internal_error
+from .keyring import Keyring
+from .keys import Key
 from .metrics import Metrics, RequestRecord
+from .rates import Rates
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 log = logging.getLogger("canvasgate")
 
@@ -29,6 +35,15 @@ HEAVY_BODY = 64 * 1024
 PRINTABLE = re.compile(r"[!-~]{1,128}")
 
 
+def header(scope: Scope, name: bytes) -> str:
+    """The first header of this name, in lower case; empty where there is none."""
+    for given, value in scope["headers"]:
+        if given == name:
+            text: str = value.decode("latin-1")
+            return text
+    return ""
+
+
 class ClientLeft(Exception):
     """The client closed the connection before its answer was ready; there is nobody to answer."""
 
@@ -36,34 +51,42 @@ class ClientLeft(Exception):
 class RequestMiddleware:
     """Outermost: names the request and records how it went; answers given while `draining` end their connection.
 
-    Whatever is below finds the `RequestRecord` in the scope's state.
+    Whatever is below finds the `RequestRecord` in the scope's state. With `tracing` it is a traced one.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, draining: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, draining: Callable[[], bool], tracing: Tracing | None = None
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.draining = draining
+        self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        record = RequestRecord(request_id=f"req_{uuid4().hex}", method=scope["method"], path=scope["path"])
+        named = f"req_{uuid4().hex}", scope["method"], scope["path"]
+        if self.tracing is None:
+            record = RequestRecord(*named)
+        else:
+            record = self.tracing.begin(*named, header(scope, b"traceparent"), header(scope, b"tracestate"))
         scope.setdefault("state", {})["record"] = record
-        given = Headers(scope=scope).get("x-request-id", "")
+        given = header(scope, b"x-request-id")
         correlation = given if PRINTABLE.fullmatch(given) else record.request_id
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-typesafe-request-id"] = record.request_id
-                headers["x-request-id"] = correlation
+                headers = [*message.get("headers", ())]
+                headers.append((b"x-typesafe-request-id", record.request_id.encode()))
+                headers.append((b"x-request-id", correlation.encode()))
                 if record.timed:
-                    headers["server-timing"] = record.server_timing()
+                    headers.append((b"server-timing", record.server_timing().encode()))
                 if self.draining():
-                    headers["connection"] = "close"
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
             await send(message)
 
         started = time.perf_counter()
@@ -71,7 +94,9 @@ class RequestMiddleware:
             await self.app(scope, receive, send_named)
         finally:
             record.seconds = time.perf_counter() - started
-            self.metrics.observe(record)
+            route = self.metrics.observe(record)
+            if self.tracing is not None:
+                self.tracing.end(record, route)
 
 
 class ErrorMiddleware:
@@ -115,38 +140,39 @@ def place_of(error: BaseException) -> str:
 
 
 class KeyMiddleware:
-    """Lets only callers with a key through, where keys are set; without any, every header is accepted and ignored.
+    """Lets only callers with a key through, and only within the limits of a key that has a name.
 
-    `bearers` are compared with `Authorization: Bearer`, `server_keys` with `X-DGem-Key`, in constant time. The second
-    header exists because a platform may keep the first for its own tokens, so neither stands in for the other: where
-    both kinds are set a caller sends both. The key is checked before the body is read, on every path and method but
-    `OPEN_PATHS`.
+    The key is checked before the body is read, on every path and method but `OPEN_PATHS`. Requests a second count all
+    of these; the record takes along how tokens are counted, once it is known how many a request has.
     """
 
-    def __init__(self, app: ASGIApp, bearers: Sequence[str], server_keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, rates: Rates) -> None:
         self.app = app
-        self.bearers = [key.encode() for key in bearers]
-        self.server_keys = [key.encode() for key in server_keys]
+        self.keys = keys
+        self.rates = rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the keys, then pass on. Raises `MissingKey` or `WrongKey`."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            headers = Headers(scope=scope)
-            if self.bearers:
-                scheme, _, token = headers.get("authorization", "").partition(" ")
-                check_key(token.strip() if scheme.lower() == "bearer" else "", self.bearers)
-            if self.server_keys:
-                check_key(headers.get("x-dgem-key", ""), self.server_keys)
-        await self.app(scope, receive, send)
+        """Check the key, then pass on. Raises `MissingKey`, `WrongKey`, `RateLimited` or `QueueUnavailable`."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self.app(scope, receive, send)
+            return
+        key = self.keys.check(header(scope, b"authorization"), header(scope, b"x-dgem-key"))
+        if key is not None:
+            scope["state"]["record"].key = key.name
+        if key is not None and key.limited:
+            await self._pass_on_within(key, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
-
-def check_key(given: str, allowed: Sequence[bytes]) -> None:
-    """Raise `MissingKey` for an empty key and `WrongKey` for one that is not allowed; takes as long either way."""
-    if not given:
-        raise MissingKey("Must supply an API key! Check your request and try again.")
-    matches = [hmac.compare_digest(given.encode("latin-1"), key) for key in allowed]  # as the bytes that were sent
-    if not any(matches):
-        raise WrongKey("Cannot authenticate with the server. Please check your API key and try again.")
+    async def _pass_on_within(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.rates.ask(key)
+        if scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        if key.tokens_per_minute is not None:
+            scope["state"]["record"].spend = partial(self.rates.spend, key)
+        with self.rates.running(key):
+            await self.app(scope, receive, send)
 
 
 class BodyMiddleware:
@@ -164,9 +190,8 @@ class BodyMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        raw = await self._collect(headers, receive)
-        encoding = headers.get("content-encoding")
+        raw = await self._collect(header(scope, b"content-length"), receive)
+        encoding = header(scope, b"content-encoding")
         if encoding and len(raw) > HEAVY_BODY:
             body = await asyncio.to_thread(decode_body, raw, encoding, self.cap)
         else:
@@ -174,8 +199,7 @@ class BodyMiddleware:
         scope.setdefault("state", {})["body"] = body
         await self.app(scope, receive, send)
 
-    async def _collect(self, headers: Headers, receive: Receive) -> bytes:
-        declared = headers.get("content-length", "")
+    async def _collect(self, declared: str, receive: Receive) -> bytes:
         if declared.isdecimal() and int(declared) > self.cap:
             raise BodyTooLarge(f"The body has {declared} bytes, but at most {self.cap} are allowed.")
         parts: list[bytes] = []

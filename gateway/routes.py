@@ -26,6 +26,9 @@ T = TypeVar("T")
 WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 """RFC 7240's preference of how many seconds a caller is willing to wait."""
 
+WATCH_AFTER = 0.005
+"""Seconds after which a decision is worth a task that waits for its client to leave; many are done sooner."""
+
 Parse = Callable[[bytes, str | None], WireRequest]
 Write = Callable[[WireRequest, Decision, Report], bytes]
 
@@ -74,8 +77,8 @@ async def decide(request: Request, parse: Parse, write: Write) -> Response:
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client leaves; raises `ClientLeft` then."""
-    task = asyncio.current_task()
-    left = False
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    left, watcher = False, None
 
     async def watch() -> None:
         nonlocal left
@@ -85,7 +88,11 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if task is not None:
             task.cancel()
 
-    watcher = asyncio.create_task(watch())
+    def start_watching() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    timer = loop.call_later(WATCH_AFTER, start_watching)
     try:
         return await work
     except asyncio.CancelledError:
@@ -94,7 +101,9 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             raise ClientLeft from None
         raise
     finally:
-        watcher.cancel()
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
 
 
 def preferred_wait(request: Request) -> float | None:

@@ -16,8 +16,9 @@ import uvicorn
 import uvloop
 
 from .app import Gateway, create_app, url_of
-from .config import Settings
+from .config import InvalidSettings, Settings
 from .connection import Connection
+from .keys import KeysFileError
 from .metrics import configure_logging
 
 log = logging.getLogger("canvasgate")
@@ -79,19 +80,13 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-def serve(settings: Settings) -> int:
-    """Serve until told to stop; the process' exit code."""
-    configure_logging(settings.log_level, settings.log_format)
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, os.strerror(error.errno or 0))
-        return EXIT_FAILED
+def server_of(settings: Settings) -> GatewayServer:
+    """The server of a gateway with these settings, not yet listening. Raises as `create_app` does."""
     app = create_app(settings)
     gateway: Gateway = app.state.gateway
     config = uvicorn.Config(
         app,
-        http=cast("type[Connection]", partial(Connection, patience=settings.request_timeout)),  # only ever called
+        http=cast("type[Connection]", partial(Connection, patience=settings.request_timeout, metrics=gateway.metrics)),
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=settings.http_idle_timeout or NEVER,
@@ -102,6 +97,22 @@ def serve(settings: Settings) -> int:
         server_header=False,
         date_header=False,
     )
+    return GatewayServer(config, gateway)
+
+
+def serve(settings: Settings) -> int:
+    """Serve until told to stop; the process' exit code."""
+    configure_logging(settings.log_level, settings.log_format)
+    try:
+        server = server_of(settings)
+    except (InvalidSettings, KeysFileError) as error:
+        log.critical("%s", error)
+        return EXIT_FAILED
+    try:
+        listener = listen(settings.host, settings.port)
+    except OSError as error:
+        log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, os.strerror(error.errno or 0))
+        return EXIT_FAILED
     log.info("listening on %s", url_of(settings.host, settings.port))
-    uvloop.run(GatewayServer(config, gateway).serve([listener]))
-    return EXIT_FAILED if gateway.failed else 0
+    uvloop.run(server.serve([listener]))
+    return EXIT_FAILED if server.gateway.failed else 0

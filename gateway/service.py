@@ -52,6 +52,8 @@ class DecisionService:
     async def _decide(self, request: DecisionRequest, record: RequestRecord, patience: Patience) -> Decision:
         record.enter("plan")
         plan = await self._plan(request, max(record.body_bytes, record.rendered))
+        if record.spend is not None:
+            await record.spend(plan.cost.tokens)
         if plan.next_reads():
             record.enter("queue")
             async with self.queue.admit(plan.cost, key=record.key, timeout=patience.queue) as ticket:

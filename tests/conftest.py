@@ -14,9 +14,15 @@ from typing import Self
 
 import httpx
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from gateway.app import create_app
 from gateway.config import load
+
+# No test asserts a time, so none fails for a busy machine either.
+hypothesis_settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("unhurried")
 
 ROOT = Path(__file__).parent.parent
 Start = Callable[..., "RunningServer"]
@@ -57,8 +63,8 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts server processes; all of them end with the test run."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start(seconds: float = 30, ready: bool = True, **settings: str) -> RunningServer:
-        port = free_port()
+    def start(seconds: float = 30, ready: bool = True, port: int = 0, **settings: str) -> RunningServer:
+        port = port or free_port()
         log = tmp_path_factory.mktemp("server") / "log"
         with log.open("w") as output:
             process = subprocess.Popen(

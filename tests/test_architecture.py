@@ -24,6 +24,8 @@ DOORS = {
     "jsonschema": ("decisions/schema.py",),
     "fastjsonschema": ("decisions/schema.py",),
     "prometheus_client": ("gateway/metrics.py",),
+    "limits": ("gateway/rates.py",),
+    "opentelemetry": ("gateway/tracing.py",),
     "zstandard": ("gateway/encodings.py",),
     "python_multipart": ("gateway/media.py",),
     "httpx": ("gateway/ask.py", "gateway/batch.py", "gateway/doctor.py", "gateway/engines/vllm_http.py"),

@@ -162,7 +162,8 @@ def test_everything_shown_is_declared_and_everything_declared_is_shown(metrics: 
     metrics.watch(
         queue=lambda: QueueSnapshot(
             decisions=0, reads=0, waiting_small=0, waiting_large=0, oldest=0, expected_wait=0, draining=False
-        )
+        ),
+        rates_shared=lambda: True,
     )
     text = metrics.exposition()[0].decode()
     kinds = {line.split()[2]: line.split()[3] for line in text.splitlines() if line.startswith("# TYPE canvasgate_")}

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from decisions.errors import MissingKey, WrongKey
-from gateway.middleware import check_key
+from gateway.keyring import check_key
 from tests.conftest import AppClient
 from tests.gateway.asking import PATH, Held, asked, asked_bytes
 from tests.gateway.test_routes import Caller
@@ -47,6 +47,16 @@ async def test_every_response_is_named(client: AppClient, method: str, path: str
     assert status == response.status_code
     assert REQUEST_ID.fullmatch(response.headers["x-typesafe-request-id"])
     assert response.headers["x-typesafe-request-id"] == response.headers["x-request-id"]
+
+
+async def test_unknown_paths_and_methods_are_counted_by_what_is_wrong(client: AppClient) -> None:
+    """As every other error."""
+    await client.get(PATH)
+    await client.get("/nowhere")
+    metrics = (await client.get("/metrics")).text
+
+    assert 'canvasgate_errors_total{code="method_not_allowed"} 1.0' in metrics
+    assert 'canvasgate_errors_total{code="not_found"} 1.0' in metrics
 
 
 async def test_each_request_has_a_name_of_its_own(client: AppClient) -> None:

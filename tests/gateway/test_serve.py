@@ -221,6 +221,15 @@ def test_what_is_not_http_is_refused_in_our_shape(stub_server: RunningServer, ga
         assert 200 == response(other)[0]
 
 
+def test_what_never_became_a_request_is_counted(stub_server: RunningServer) -> None:
+    """By what was wrong with it."""
+    name = 'canvasgate_errors_total{code="not_http"}'
+    before = gauge(stub_server, name)
+    refused = ask(stub_server, b"\x00\r\n\r\n")[0]
+
+    assert (400, before + 1) == (refused, gauge(stub_server, name))
+
+
 def test_garbage_behind_a_request_does_not_cost_its_answer(slow_server: RunningServer) -> None:
     """The request is answered, then the connection ends."""
     with connected(slow_server) as connection:
