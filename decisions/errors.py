@@ -1,8 +1,8 @@
 """Everything that can go wrong with a decision, as one tree with stable codes.
 
     DecisionError
-      InvalidRequest ...... SchemaViolation · UnknownModel · UnsupportedFeature · TooManyTokens
-                            BodyTooLarge · UnsupportedEncoding
+      InvalidRequest ...... SchemaViolation · UnknownModel · UnknownTemplate · UnsupportedFeature
+                            TooManyTokens · BodyTooLarge · UnsupportedEncoding
       AccessError ......... MissingKey · WrongKey
       AdmissionError ...... Overloaded · DeadlineExceeded · QueueUnavailable
       EngineError ......... EngineUnavailable · MalformedReadout · UnfitTokenizer
@@ -59,6 +59,12 @@ class SchemaViolation(InvalidRequest):
 
 class UnknownModel(InvalidRequest):
     """The request names a model that this gateway does not serve."""
+
+
+class UnknownTemplate(InvalidRequest):
+    """A path names a decision template that is not served; in a request's body that is a fault of its shape."""
+
+    code = "unknown_template"
 
 
 class UnsupportedFeature(InvalidRequest):

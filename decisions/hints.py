@@ -68,9 +68,9 @@ class Fields:
 
 _SETTINGS = frozenset(
     {"instructions", "isolate", "layout", "debias", "samples", "seed", "seed_token", "labels", "steps"}
-    | {"temperature", "diagnostics"}
+    | {"temperature", "diagnostics", "template", "variables"}
 )
-_LATER = frozenset({"assets", "images", "template", "think", "variables"})
+_LATER = frozenset({"assets", "images", "think"})
 _FOREIGN = dict.fromkeys(
     ("ask", "auto_max", "auto_threshold", "chunk_prompt", "chunk_rows", "sequential"),
     ("", "this gateway has no such setting"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fastjsonschema
-from jsonschema import Draft7Validator, ValidationError, validators
+from jsonschema import Draft7Validator, SchemaError, ValidationError, validators
 from jsonschema.protocols import Validator
 
 from .errors import Fault, SchemaViolation
@@ -31,6 +31,8 @@ SCHEMAS = next(
 """Where the schemas lie: beside this package in a checkout, in the gateway's data in a wheel."""
 MAX_FAULTS = 50
 """Faults that one answer lists; where there are more, its last entry says so."""
+LARGE = 10_000
+"""Members and items of a variable beyond which only its first fault is looked for: all would take seconds."""
 SHARED = "read-settings.json"
 DIALECT = "http://json-schema.org/draft-07/schema#"
 WORDS = frozenset({"$schema", "$id", "title", "description", "examples", "definitions", "discriminator", "x-faults"})
@@ -38,6 +40,10 @@ WORDS = frozenset({"$schema", "$id", "title", "description", "examples", "defini
 
 Schema = dict[str, Any]
 Loc = tuple[str | int, ...]
+
+
+class BadSchema(ValueError):
+    """What should be a JSON Schema is none; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,9 @@ class RequestShape:
         """Whether the compiled validators take the body."""
         if not self._outer.accepts(body):
             return False
-        questions = body["questions"]
+        questions = body.get("questions")
+        if questions is None:  # a template brings them
+            return True
         kinds = self._kinds
         for question in questions.values() if self._container is dict else questions:
             tag = question.get("type") if isinstance(question, dict) else None
@@ -240,13 +248,63 @@ def _full_validator(quick: Mapping[str, Callable[[object], object]]) -> type[Val
             if "$ref" not in member or not _passes(quick[_name(member["$ref"])], item):
                 yield from validator.descend(item, member, path=index)
 
-    def required(_: Validator, names: list[str], value: object, _schema: Schema) -> Iterator[ValidationError]:
-        if isinstance(value, dict):
-            yield from (ValidationError(name) for name in names if name not in value)
+    return _extended({"$ref": reference, "items": items, "required": _required})
 
-    keywords = {"$ref": reference, "items": items, "required": required}
+
+def _required(_: Validator, names: list[str], value: object, _schema: Schema) -> Iterator[ValidationError]:
+    if isinstance(value, dict):
+        yield from (ValidationError(name) for name in names if name not in value)
+
+
+def _extended(keywords: Mapping[str, Any]) -> type[Validator]:
     extended: type[Validator] = validators.extend(Draft7Validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
     return extended
+
+
+class ValueShape:
+    """Any draft-07 schema that refers to nothing outside it, at both speeds.
+
+    Raises `BadSchema` where it refers to something, or is no schema.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        if any(isinstance(node.get("$ref"), str) for node in _nodes(schema)):
+            raise BadSchema("$ref is not followed here: write the schema out")
+        try:
+            Draft7Validator.check_schema(schema)  # its patterns too
+        except SchemaError as error:
+            raise BadSchema(short(error.message)) from None
+        plain = {**schema, "$schema": DIALECT}
+        self._accept = fastjsonschema.compile(plain, use_default=False, use_formats=False)
+        self._full = _extended({"required": _required})(plain)
+
+    def faults(self, value: Any, loc: Loc) -> Iterator[Fault]:  # noqa: ANN401 - any JSON
+        """What is wrong with a value at `loc`: everything, or of a large value the first fault alone."""
+        try:
+            self._accept(value)
+        except fastjsonschema.JsonSchemaValueException as first:
+            if _larger(value, LARGE):
+                found = []
+            else:
+                found = list(_faults(self._full.iter_errors(value), loc, "", Fields(frozenset())))
+            yield from found or [Fault("value_error", short_loc(loc), short(first.message), excerpt(value))]
+
+
+def _larger(value: object, limit: int) -> bool:
+    """Whether a value has more members and items than `limit`, its nested ones included."""
+    left, waiting = limit, [value]
+    while waiting and left >= 0:
+        part = waiting.pop()
+        if isinstance(part, dict | list):
+            left -= len(part)
+            waiting += part.values() if isinstance(part, dict) else part
+    return left < 0
+
+
+def document_faults(name: str, document: Any) -> list[Fault]:  # noqa: ANN401 - any JSON
+    """Everything that a schema of `schemas/` finds wrong with a file; paths begin with "template"."""
+    validator = _extended({"required": _required})(load_schema(name))
+    return capped(_faults(validator.iter_errors(document), ("template",), "", Fields(frozenset())))
 
 
 def _name(reference: str) -> str:
@@ -268,7 +326,11 @@ def _faults(errors: Iterable[ValidationError], loc: Loc, key: str, fields: Field
         told = _told(error)
         if "field" in told:
             path = (*path, told["field"])
-        msg = told["msg"].replace("{limit}", str(error.validator_value)).replace("{id}", short(key))
+        count = len(given) if isinstance(given, list | dict) else 0
+        words = {"{limit}": str(error.validator_value), "{count}": str(count), "{id}": short(key)}
+        msg = told["msg"]
+        for word, meant in words.items():
+            msg = msg.replace(word, meant)
         yield Fault(told["type"], short_loc(path), msg, excerpt(given))
         if told["type"] == "too_long":
             return
@@ -282,13 +344,16 @@ _TYPES = {
     "integer": ("int_type", "Input should be a valid integer"),
     "number": ("float_type", "Input should be a valid number"),
 }
+_NULL = ("none_required", "Input should be null")
 _RULES = {
     "minimum": ("greater_than_equal", "Input should be greater than or equal to {limit}"),
     "exclusiveMinimum": ("greater_than", "Input should be greater than {limit}"),
     "maximum": ("less_than_equal", "Input should be less than or equal to {limit}"),
     "minLength": ("string_too_short", "String should have at least {limit} character"),
-    "minItems": ("too_short", "List should have at least {limit} item after validation, not 0"),
-    "minProperties": ("too_short", "Dictionary should have at least {limit} item after validation, not 0"),
+    "minItems": ("too_short", "List should have at least {limit} item after validation, not {count}"),
+    "minProperties": ("too_short", "Dictionary should have at least {limit} item after validation, not {count}"),
+    "maxLength": ("string_too_long", "String should have at most {limit} characters"),
+    "pattern": ("string_pattern_mismatch", "String should match the pattern {limit}"),
     "maxItems": ("too_long", "List should have at most {limit} items"),
     "maxProperties": ("too_long", "Dictionary should have at most {limit} items"),
 }
@@ -303,12 +368,14 @@ def _told(error: ValidationError) -> Mapping[str, str]:
         told: Mapping[str, str] = schema["x-faults"][keyword]
         return told
     if keyword == "type":
-        kind, msg = _TYPES[value if isinstance(value, str) else value[0]]
+        kind, msg = _TYPES.get(value if isinstance(value, str) else value[0], _NULL)
     elif keyword == "enum":
         kind, msg = (
             "literal_error",
             f"Input should be {', '.join(repr(member) for member in value if member is not None)}",
         )
-    else:
+    elif keyword in _RULES:
         kind, msg = _RULES[keyword]
+    else:
+        kind, msg = "value_error", short(error.message)
     return {"type": kind, "msg": msg}

@@ -305,7 +305,7 @@ def _holds_names(loc: Loc) -> bool:
 def _is_inside_text(loc: Loc) -> bool:
     """Whether a number at `loc` is a part of a larger text, rather than the whole of a field."""
     field = loc[1]
-    if field in TEXT_FIELDS or field == "instructions":
+    if field in TEXT_FIELDS or field in {"instructions", "variables"}:
         return len(loc) > 2
     if field != "questions" or len(loc) < 5:
         return False

@@ -49,6 +49,10 @@ class WireRequest(DecisionRequest):
     hints: tuple[Hint, ...] = ()
     spellings: tuple[Spelling, ...] | None = None
     """One per question where the request came in the OpenAI form, so that its answer goes out in it."""
+    template: str | None = None
+    """Name and version of the template that it came from, if any."""
+    rendered: int = 0
+    """Characters that the template rendered to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,8 @@ def _diagnostics(request: WireRequest, decision: Decision, report: Report | None
     if report is not None:
         told["seconds"] = {"queue": report.queue_seconds, "engine": report.engine_seconds}
         told["fingerprint"] = dict(report.fingerprint)
+    if request.template is not None:
+        told["template"] = request.template
     traces = {name: _trace(trace) for name, trace in decision.traces.items()}
     in_order = [traces.get(question.id) for question in request.questions]
     told["questions"] = traces if request.spellings is None else in_order

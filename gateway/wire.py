@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import orjson
 
-from decisions.errors import Fault
+from decisions.errors import Fault, SchemaViolation
 from decisions.hints import DECISIONS, DECISIONS_QUESTION, SYSTEM_ONE, SYSTEM_ONE_QUESTION
 from decisions.protocol import Decision, ReadSettings
 from decisions.schema import RequestShape, ShapeLimits
@@ -22,8 +23,9 @@ from .body import parse_body
 from .error_answers import ErrorAnswer, error_answer, internal_error
 from .forms import MAX_STEPS, Report, WireRequest
 from .media import json_part
-from .names import ServedNames
+from .names import ALIASES, ServedNames
 from .openapi import openapi
+from .template_form import OURS, NoTemplates, Templates, expand, naming
 from .unsupported import refuse_unsupported
 
 __all__ = [
@@ -61,12 +63,15 @@ def _shapes(limits: ShapeLimits) -> tuple[RequestShape, RequestShape]:
 class Wire:
     """Both forms of request and answer for one served model; everything is compiled here, once.
 
-    `defaults` hold where a request says nothing. What `parse_*` returns has been checked in full, and what they raise
+    `defaults` hold where neither a request nor its template says anything. What `parse_*` returns has been checked in full, and what they raise
     is a `DecisionError`, whatever the bytes were.
     """
 
-    def __init__(self, limits: ShapeLimits, defaults: ReadSettings, names: ServedNames) -> None:
+    def __init__(
+        self, limits: ShapeLimits, defaults: ReadSettings, names: ServedNames, templates: Templates | None = None
+    ) -> None:
         self.limits = limits
+        self.templates = templates or NoTemplates()
         self.defaults = defaults
         self.names = names
         self._systemone, self._decisions = _shapes(limits)
@@ -76,17 +81,39 @@ class Wire:
         return self._request(parse_body(json_part(body, content_type)), self._systemone, systemone_form)
 
     def parse_decisions(self, body: bytes, content_type: str | None = None) -> WireRequest:
-        """The request of `POST /v1/decisions`: in the OpenAI form, or in System One's where `questions` is a map."""
+        """The request of `POST /v1/decisions`: in the OpenAI form, or in System One's.
+
+        It is in System One's where `questions` is a map, or where it names a template, which brings such a map.
+        """
         given = parse_body(json_part(body, content_type))
-        if isinstance(given.get("questions"), dict):
+        if isinstance(given.get("questions"), dict) or given.get("template") is not None:
             return self._request(given, self._systemone, systemone_form)
         return self._request(given, self._decisions, decisions_form)
 
+    def parse_template(self, name: str, body: bytes, content_type: str | None = None) -> WireRequest:
+        """The request of `POST /v1/templates/{name}/decide`. Raises `UnknownTemplate` for the name."""
+        label = self.templates.find(name).label
+        given = parse_body(json_part(body, content_type))
+        if given.get("template") not in (None, name, label):
+            raise SchemaViolation([Fault("value_error", ("body", "template"), f"The path names template '{label}'")])
+        return self._request({"model": ALIASES[0], **given, "template": label}, self._systemone, systemone_form)
+
     def _request(self, given: dict[str, Any], shape: RequestShape, form: Form) -> WireRequest:
+        if not OURS.isdisjoint(given):
+            return self._from_template(given, shape, form)
         refuse_unsupported(given)
         shape.check(given, form.condition_faults(given))
         self.names.check(given["model"])
         return form.request_of(given, self.defaults)
+
+    def _from_template(self, given: dict[str, Any], shape: RequestShape, form: Form) -> WireRequest:
+        """The request that a template spells, checked as any other."""
+        expanded = expand(given, self.templates, shape)
+        try:
+            request = self._request(expanded.body, shape, form)
+        except SchemaViolation as violation:
+            raise naming(violation, expanded, given) from None
+        return replace(request, template=expanded.template, rendered=expanded.characters)
 
     def systemone_body(self, request: WireRequest, decision: Decision, report: Report | None = None) -> bytes:
         """The answer of `POST /v1/systemone`; `report` is shown where the request asks for diagnostics."""

@@ -20,7 +20,7 @@ DOORS = {
     "uvicorn": ("gateway/serve.py", "gateway/connection.py"),
     "redis": ("gateway/inflight.py",),
     "vllm": ("gateway/engines/vllm", "bench/gpu/"),
-    "jinja2": ("decisions/template.py", "gateway/engines/tokenizer.py"),
+    "jinja2": ("decisions/template_language.py", "gateway/engines/tokenizer.py"),
     "jsonschema": ("decisions/schema.py",),
     "fastjsonschema": ("decisions/schema.py",),
     "prometheus_client": ("gateway/metrics.py",),

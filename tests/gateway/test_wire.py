@@ -204,9 +204,7 @@ def test_any_other_model_is_unknown(model: str) -> None:
 ASKING = {
     "assets": {"a": {"type": "image"}},
     "images": ["data:image/png;base64,AA"],
-    "template": "triage",
     "think": 100,
-    "variables": {"a": 1},
 }
 
 
