@@ -20,6 +20,8 @@ from gateway.engines import Engine
 from gateway.engines.stub import StubEngine
 from gateway.engines.weights import ModelSource, demonstration
 
+from .tiny import CANVAS_CONTEXT, tiny_diffusion_gemma
+
 CONTEXT, STUB_CONTEXT = 2048, 8192
 """Tokens; the stub's are bytes."""
 DELAY = 0.002
@@ -122,6 +124,40 @@ async def vllm_http(model_source: ModelSource, vllm_server: str) -> AsyncIterato
     await engine.close()
 
 
+@pytest.fixture(scope="session")
+def canvas_model(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
+    """A tiny DiffusionGemma of random weights."""
+    needs("torch", "transformers")
+    with calm():
+        return ModelSource(str(tiny_diffusion_gemma(tmp_path_factory.mktemp("canvas"))), "tiny-diffusion-gemma")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def canvas_reference(canvas_model: ModelSource) -> AsyncIterator[Engine]:
+    """The reference engine with the tiny DiffusionGemma."""
+    from gateway.engines.reference import ReferenceEngine, ReferenceOptions
+
+    with calm():
+        engine = await ReferenceEngine.open(canvas_model, ReferenceOptions(context=CANVAS_CONTEXT))
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def canvas_vllm(canvas_model: ModelSource) -> AsyncIterator[Engine]:
+    """The vLLM engine with the tiny DiffusionGemma, in a process that can read canvases without a GPU."""
+    needs("vllm")
+    from gateway.engines.vllm_start import VllmOptions
+
+    from .hosted import HostedEngine
+
+    engine = await HostedEngine.open(
+        canvas_model, VllmOptions(context=CANVAS_CONTEXT, text_only=True, constrained=True)
+    )
+    yield engine
+    await engine.close()
+
+
 def calm() -> warnings.catch_warnings[None]:
     """Lets the packages that an engine imports warn as they like, in any thread."""
     return warnings.catch_warnings(action="ignore")
@@ -133,6 +169,8 @@ ENGINES = [
     pytest.param("reference", marks=pytest.mark.model),
     pytest.param("vllm", marks=[pytest.mark.model, pytest.mark.vllm]),
     pytest.param("vllm_http", marks=[pytest.mark.model, pytest.mark.vllm, pytest.mark.slow]),
+    "canvas_reference",
+    pytest.param("canvas_vllm", marks=[pytest.mark.vllm, pytest.mark.slow]),
 ]
 
 

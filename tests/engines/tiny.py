@@ -1,7 +1,8 @@
-"""Tiny models with random weights and a real tokenizer: both kinds that the reference engine reads."""
+"""Tiny models with random weights and a real tokenizer: both kinds that the engines read."""
 
 from __future__ import annotations
 
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,16 @@ TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
     "{{ m.content }}<turn|>\n{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}"
 )
+SAMPLER = {
+    "max_denoising_steps": 48,
+    "t_min": 0.4,
+    "t_max": 0.8,
+    "stability_threshold": 1,
+    "confidence_threshold": 0.005,
+    "sampler_config": {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 0.1},
+}
+"""What vLLM wants to know of a DiffusionGemma's denoising before it loads one; a single step needs none of it."""
+CANVAS_CONTEXT = 4096
 WORDS = ["yes", "no", "Yes", "No", "thought", *string.ascii_letters]
 
 
@@ -58,8 +69,9 @@ def tiny_diffusion_gemma(folder: Path) -> Path:
     text = DiffusionGemmaTextConfig(
         vocab_size=tiny_tokenizer(folder), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=32, global_head_dim=32, num_global_key_value_heads=2,
-        sliding_window=1024, layer_types=["sliding_attention", "full_attention"], num_experts=4, top_k_experts=2,
-        moe_intermediate_size=32, max_position_embeddings=1024, pad_token_id=0, eos_token_id=1, bos_token_id=2,
+        sliding_window=CANVAS_CONTEXT, layer_types=["sliding_attention", "full_attention"],
+        num_experts=4, top_k_experts=2, moe_intermediate_size=32, max_position_embeddings=CANVAS_CONTEXT,
+        pad_token_id=0, eos_token_id=1, bos_token_id=2,
     )  # fmt: skip
     vision = Vision(
         hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
@@ -68,4 +80,5 @@ def tiny_diffusion_gemma(folder: Path) -> Path:
     torch.manual_seed(0)
     config = DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=32, image_token_id=8)
     DiffusionGemmaForBlockDiffusion(config).save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps(SAMPLER))
     return folder
