@@ -22,17 +22,19 @@ from decisions.isolation import IsolationBounds
 from decisions.plan import Planner
 from decisions.prompt import PROMPT_VERSION
 from decisions.protocol import ReadSettings
+from decisions.reads import Ticket
 
 from . import __version__
 from .config import Settings
 from .engines import Engine
 from .engines.opening import caution, open_engine
-from .inflight import MemoryQueue, QueueBounds
+from .inflight import Answer, InFlightQueue, MemoryQueue, QueueBounds, Sent
+from .inflight.joined import Flights
 from .metrics import EngineState, Metrics, RequestRecord
-from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
+from .middleware import HEAVY_BODY, BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
-from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
+from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire, WireRequest
 
 log = logging.getLogger("canvasgate")
 
@@ -81,6 +83,7 @@ class Gateway:
             self._running.cancel()
             await asyncio.wait([self._running])
         if self._serving is not None:
+            await self._serving.queue.close()
             await self._serving.engine.close()
 
     def start_draining(self) -> None:
@@ -89,6 +92,8 @@ class Gateway:
             return
         delay = self.settings.drain_delay if self._serving is not None else 0.0
         self.draining = True
+        if self._serving is not None:
+            self._serving.queue.retire()
         log.info("draining: unready now, serving for another %g s", delay)
         asyncio.get_running_loop().call_later(delay, self.stop_serving)
 
@@ -96,6 +101,7 @@ class Gateway:
         started = time.monotonic()
         engine = await open_engine(self.settings, self._progress)
         self._serving = await asyncio.to_thread(Serving, self.settings, engine)
+        await self._serving.queue.open()
         self.metrics.watch(queue=self._serving.queue.snapshot)
         self._phase = "ready"
         self.opened.set()
@@ -124,7 +130,13 @@ class Gateway:
 
     def unready_reason(self) -> str:
         """Why a decision would not be answered now; empty when it would be."""
-        return "" if self.phase == "ready" else self.phase
+        if self.phase != "ready":
+            return self.phase
+        return self.queue_fault() if self.serving.queue.stuck else ""
+
+    def queue_fault(self) -> str:
+        """What the queue lacks and may do without; empty where all is well."""
+        return "" if self._serving is None else self._serving.queue.fault()
 
     def health_body(self) -> dict[str, Any]:
         """The body of `/health`."""
@@ -173,7 +185,10 @@ class Gateway:
 
     def report(self, record: RequestRecord) -> Report:
         """What a decision's diagnostics tell of this gateway."""
-        return Report(self.serving.fingerprint, record.stages.get("queue", 0.0), record.stages.get("engine", 0.0))
+        stages = record.stages
+        return Report(
+            self.serving.fingerprint, stages.get("queue", 0.0), stages.get("engine", 0.0), joined=record.joined
+        )
 
     def _engine_state(self) -> EngineState:
         serving = self._serving
@@ -190,15 +205,6 @@ class Serving:
         planner = Planner(engine.tokenizer, engine.limits, engine.form, bounds)
         patience = Patience(settings.queue_timeout, settings.request_timeout)
         self.engine = engine
-        self.queue = MemoryQueue(
-            QueueBounds(
-                reads=engine.limits.reads,
-                decisions=settings.max_inflight or None,
-                waiting=settings.max_queue,
-                patience=settings.queue_timeout,
-            )
-        )
-        self.service = DecisionService(engine, planner, self.queue, patience)
         self.wire = Wire(
             ShapeLimits(settings.max_questions, settings.max_options, settings.max_levels),
             defaults(settings),
@@ -212,6 +218,36 @@ class Serving:
             "prompt": PROMPT_VERSION,
             "canvas": engine.limits.canvas,
         }
+        self.queue = self._queue(settings)
+        flights = Flights(settings.answer_cache_seconds)
+        self.service = DecisionService(engine, planner, self.queue, patience, flights)
+
+    def _queue(self, settings: Settings) -> InFlightQueue:
+        bounds = QueueBounds(
+            reads=self.engine.limits.reads,
+            decisions=settings.max_inflight or None,
+            waiting=settings.max_queue,
+            patience=settings.queue_timeout,
+        )
+        if not settings.redis_url:
+            return MemoryQueue(bounds)
+        from .inflight.shared import SharedQueue  # noqa: PLC0415 - the client of Redis takes a while to import
+
+        alike = self.fingerprint | {"limits": asdict(self.wire.limits), "defaults": asdict(self.wire.defaults)}
+        return SharedQueue(bounds, settings, alike, self.decide_sent)
+
+    def parse(self, sent: Sent) -> WireRequest:
+        """The request that was sent, checked."""
+        parse = self.wire.parse_systemone if sent.form == "systemone" else self.wire.parse_decisions
+        return parse(sent.body, sent.content_type)
+
+    async def decide_sent(self, sent: Sent, ticket: Ticket) -> Answer:
+        """Decide a request that came to another replica, which has checked it."""
+        record = RequestRecord(request_id=ticket.id, method="POST", path=sent.form, body_bytes=len(sent.body))
+        record.enter("parse")
+        heavy = len(sent.body) > HEAVY_BODY
+        request = await asyncio.to_thread(self.parse, sent) if heavy else self.parse(sent)
+        return await self.service.decide_sent(request, ticket, record)
 
 
 def defaults(settings: Settings) -> ReadSettings:

@@ -59,6 +59,8 @@ class Report:
     """Everything that two equal requests must share to have equal answers: model, revision, prompt, canvas."""
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
+    joined: bool = False
+    """Whether the decision was made for an identical request before this one."""
 
 
 def said(text: Text | None) -> Text | None:
@@ -114,6 +116,8 @@ def _diagnostics(request: WireRequest, decision: Decision, report: Report | None
     if report is not None:
         told["seconds"] = {"queue": report.queue_seconds, "engine": report.engine_seconds}
         told["fingerprint"] = dict(report.fingerprint)
+        if report.joined:
+            told["x_joined"] = True
     traces = {name: _trace(trace) for name, trace in decision.traces.items()}
     in_order = [traces.get(question.id) for question in request.questions]
     told["questions"] = traces if request.spellings is None else in_order

@@ -24,10 +24,9 @@ from prometheus_client.registry import Collector
 from decisions.protocol import ChoiceQuestion, Decision, NoulQuestion, Question, ScoreQuestion
 
 from .config import LogFormat
-from .inflight import QueueSnapshot
+from .inflight.contract import QueueSnapshot, Stage
 
 Labels = tuple[str, ...]
-Stage = Literal["parse", "plan", "queue", "engine", "combine"]
 
 OTHER = "other"
 """The route of every path that is not ours, so that strangers cannot add time series."""
@@ -66,12 +65,18 @@ READS = Declared("counter", "canvasgate_reads_total", "Engine reads of the decis
 TOKENS = Declared(
     "counter", "canvasgate_tokens_total", "Tokens put before the model, computed anew or cached.", ("source",)
 )
+JOINED = Declared("counter", "canvasgate_joined_total", "Decisions that were made for an identical request before.")
 INFLIGHT_DECISIONS = Declared("gauge", "canvasgate_inflight_decisions", "Decisions being worked on.")
 INFLIGHT_READS = Declared("gauge", "canvasgate_inflight_reads", "Reads that these decisions hold.")
 QUEUED = Declared("gauge", "canvasgate_queued_decisions", "Decisions that wait.", ("lane",))
 OLDEST = Declared("gauge", "canvasgate_queue_oldest_seconds", "Time that the longest-waiting decision has waited.")
 EXPECTED_WAIT = Declared("gauge", "canvasgate_queue_expected_wait_seconds", "Time that a small newcomer would wait.")
 DRAINING = Declared("gauge", "canvasgate_draining", "1 while the queue takes nothing new.")
+REDIS_UP = Declared("gauge", "canvasgate_redis_up", "1 while Redis answers; only with REDIS_URL.")
+REPLICAS = Declared("gauge", "canvasgate_replica_inflight_decisions", "The same for each replica.", ("replica",))
+LANE_OLDEST = Declared("gauge", "canvasgate_lane_oldest_seconds", "Time that a lane's oldest has waited.", ("lane",))
+HANDED_OFF = Declared("counter", "canvasgate_handoffs_total", "Decisions made on another replica.", ("direction",))
+LEASES_EXPIRED = Declared("counter", "canvasgate_leases_expired_total", "Entries taken over from dead replicas.")
 ENGINE_UP = Declared("gauge", "canvasgate_engine_up", "1 while a decision would be answered.")
 ENGINE_PHASE = Declared("gauge", "canvasgate_engine_phase", "1 for what the gateway is doing now.", ("phase",))
 BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.", ("version", "engine", "model"))
@@ -79,6 +84,7 @@ BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.
 METRICS = (
     *(REQUESTS, ERRORS, REQUEST_SECONDS, STAGE_SECONDS, DECISIONS, QUESTIONS, READS, TOKENS),
     *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING),
+    *(JOINED, REDIS_UP, REPLICAS, LANE_OLDEST, HANDED_OFF, LEASES_EXPIRED),
     *(ENGINE_UP, ENGINE_PHASE, BUILD_INFO),
 )
 """All of them, for docs and dashboards; the process' own memory, CPU and files come beside them as `process_*`."""
@@ -106,6 +112,7 @@ class RequestRecord:
     reads: int = 0
     tokens: int = 0
     cached_tokens: int = 0
+    joined: bool = False
     stages: dict[Stage, float] = field(default_factory=dict)
     _stage: Stage | None = None
     _since: float = 0.0
@@ -123,16 +130,26 @@ class RequestRecord:
             self.stages[self._stage] = self.stages.get(self._stage, 0.0) + time.perf_counter() - self._since
             self._stage = None
 
+    def answered(self, seconds: Mapping[Stage, float], *, joined: bool) -> None:
+        """Note a decision that was made for somebody else first, or elsewhere, in so many `seconds` by stage."""
+        self.joined = joined
+        self.leave()
+        if seconds:
+            self.stages["queue"] = max(0.0, self.stages.get("queue", 0.0) - sum(seconds.values()))
+        for stage, each in seconds.items():
+            self.stages[stage] = self.stages.get(stage, 0.0) + each
+
     def decided(self, questions: Iterable[Question], decision: Decision) -> None:
-        """Count what the decision took."""
+        """Count what the decision took, unless it was counted for the request that it was made for."""
         counts: dict[str, int] = {}
         for question in questions:
             name = QUESTION_TYPES[type(question)]
             counts[name] = counts.get(name, 0) + 1
         self.questions = counts
-        self.reads = decision.reads
-        self.tokens = decision.usage.input_tokens
-        self.cached_tokens = decision.usage.cached_tokens
+        if not self.joined:
+            self.reads = decision.reads
+            self.tokens = decision.usage.input_tokens
+            self.cached_tokens = decision.usage.cached_tokens
 
     @property
     def timed(self) -> bool:
@@ -154,7 +171,7 @@ class RequestRecord:
             "status": self.status,
             "ms": int(self.seconds * 1e6) / 1000,
         }
-        for name in ("code", "key", "body_bytes", "questions", "reads", "tokens", "cached_tokens"):
+        for name in ("code", "key", "body_bytes", "questions", "reads", "tokens", "cached_tokens", "joined"):
             if value := getattr(self, name):
                 fields[name] = value
         if self.stages:
@@ -192,7 +209,7 @@ class Metrics(Collector):
         self._errors: defaultdict[Labels, int] = defaultdict(int)
         self._decisions: defaultdict[Labels, int] = defaultdict(int)
         self._questions: defaultdict[Labels, int] = defaultdict(int)
-        self._reads = self._computed = self._cached = 0
+        self._reads = self._computed = self._cached = self._joined = 0
         self._request_seconds: defaultdict[str, _Timings] = defaultdict(_Timings)
         self._stage_seconds: defaultdict[str, _Timings] = defaultdict(_Timings)
         self.registry = CollectorRegistry()
@@ -226,6 +243,7 @@ class Metrics(Collector):
         self._decisions[(record.key,)] += 1
         for name, count in record.questions.items():
             self._questions[(name,)] += count
+        self._joined += record.joined
         self._reads += record.reads
         self._computed += record.tokens - record.cached_tokens
         self._cached += record.cached_tokens
@@ -253,6 +271,7 @@ class Metrics(Collector):
         yield _counter(DECISIONS, self._decisions)
         yield _counter(QUESTIONS, self._questions)
         yield _counter(READS, {(): self._reads})
+        yield _counter(JOINED, {(): self._joined})
         yield _counter(TOKENS, {("computed",): self._computed, ("cached",): self._cached})
         if self._queue:
             yield from self._collect_queue(self._queue())
@@ -269,6 +288,13 @@ class Metrics(Collector):
         yield _gauge(OLDEST, {(): seen.oldest})
         yield _gauge(EXPECTED_WAIT, {(): seen.expected_wait})
         yield _gauge(DRAINING, {(): float(seen.draining)})
+        if (cluster := seen.cluster) is None:
+            return
+        yield _gauge(REDIS_UP, {(): float(cluster.up)})
+        yield _gauge(REPLICAS, {(replica,): count for replica, count in cluster.inflight.items()})
+        yield _gauge(LANE_OLDEST, {("small",): cluster.oldest_small, ("large",): cluster.oldest_large})
+        yield _counter(HANDED_OFF, {("sent",): cluster.handed_off, ("taken",): cluster.taken})
+        yield _counter(LEASES_EXPIRED, {(): cluster.leases_expired})
 
 
 class _Timings:

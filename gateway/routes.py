@@ -14,6 +14,8 @@ from starlette.routing import Route
 from decisions.protocol import Decision
 
 from . import __version__
+from .inflight import Sent
+from .inflight.contract import Form
 from .middleware import HEAVY_BODY, ClientLeft
 from .wire import Report, WireRequest
 
@@ -24,7 +26,6 @@ T = TypeVar("T")
 WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 """RFC 7240's preference of how many seconds a caller is willing to wait."""
 
-Parse = Callable[[bytes, str | None], WireRequest]
 Write = Callable[[WireRequest, Decision, Report], bytes]
 
 
@@ -36,29 +37,24 @@ def gateway_of(request: Request) -> Gateway:
 
 async def systemone(request: Request) -> Response:
     """`POST /v1/systemone`: all questions of one request about one state."""
-    wire = gateway_of(request).serving.wire
-    return await decide(request, wire.parse_systemone, wire.systemone_body)
+    return await decide(request, "systemone", gateway_of(request).serving.wire.systemone_body)
 
 
 async def decisions(request: Request) -> Response:
     """`POST /v1/decisions`: the same in the OpenAI form, or in the System One form where that is what was sent."""
-    wire = gateway_of(request).serving.wire
-    return await decide(request, wire.parse_decisions, wire.decisions_body)
+    return await decide(request, "decisions", gateway_of(request).serving.wire.decisions_body)
 
 
-async def decide(request: Request, parse: Parse, write: Write) -> Response:
+async def decide(request: Request, form: Form, write: Write) -> Response:
     """What every decision route does, whatever its form."""
     gateway = gateway_of(request)
     record, body = request.state.record, request.state.body
     record.body_bytes = len(body)
     record.enter("parse")
-    content_type = request.headers.get("content-type")
-    if len(body) > HEAVY_BODY:
-        asked = await asyncio.to_thread(parse, body, content_type)
-    else:
-        asked = parse(body, content_type)
-    deciding = gateway.serving.service.decide(asked, record, preferred_wait(request))
-    decision = await while_connected(request, deciding)
+    sent = Sent(form, body, request.headers.get("content-type"), preferred_wait(request))
+    serving = gateway.serving
+    asked = await asyncio.to_thread(serving.parse, sent) if len(body) > HEAVY_BODY else serving.parse(sent)
+    decision = await while_connected(request, serving.service.decide(asked, sent, record))
     record.decided(asked.questions, decision)
     return Response(write(asked, decision, gateway.report(record)), media_type="application/json")
 
@@ -111,8 +107,12 @@ async def health(request: Request) -> Response:
 
 async def ready(request: Request) -> Response:
     """`GET /ready`: 200 only when a decision would be answered; else 503 with the reason."""
-    reason = gateway_of(request).unready_reason()
-    return JSONResponse({"ready": not reason, "reason": reason}, status_code=503 if reason else 200)
+    gateway = gateway_of(request)
+    reason = gateway.unready_reason()
+    body = {"ready": not reason, "reason": reason}
+    if (fault := gateway.queue_fault()) and fault != reason:
+        body["degraded"] = fault
+    return JSONResponse(body, status_code=503 if reason else 200)
 
 
 async def metrics(request: Request) -> Response:
