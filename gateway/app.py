@@ -124,6 +124,8 @@ class Gateway:
         error = running.exception()
         self.failed = True
         self._phase = f"failed: {error}"
+        if self._serving is not None:
+            self._serving.queue.retire()
         self.opened.set()
         log.critical("%s", self._phase, exc_info=None if isinstance(error, DecisionError) else error)
         self.stop_serving()

@@ -27,7 +27,8 @@ class Inbox:
     def __init__(self, url: str, timeout: float, link: Link, names: tuple[str, tuple[str, str]]) -> None:
         """`names`: the key of this replica's messages, and those of the lanes."""
         self._link = link
-        self._client = client_of(url, timeout + BLOCK)
+        self._client = client_of(url, timeout)
+        self._timeout = timeout
         self._mine, self._lanes = names
         self._seen: dict[str, str] = {self._mine: "0-0"}
         self._started = asyncio.Event()
@@ -43,15 +44,20 @@ class Inbox:
         await self._started.wait()
         try:
             while True:
-                try:
-                    await self._look(hear, work)
-                except (RedisError, OSError, TimeoutError):
-                    await self._client.connection_pool.disconnect()
-                    await asyncio.sleep(PAUSE)
-                while not self._link.up:  # noqa: ASYNC110 - looked at again soon enough
-                    await asyncio.sleep(PAUSE)
+                await self._listen(hear, work)
         finally:
             await self._client.aclose()
+
+    async def _listen(self, hear: Hear, work: Callable[[], None]) -> None:
+        """One look; where it fails the next one has a new connection, once Redis is there."""
+        try:
+            async with asyncio.timeout(BLOCK + self._timeout):
+                await self._look(hear, work)
+        except (RedisError, OSError, TimeoutError):
+            await self._client.connection_pool.disconnect()
+            await asyncio.sleep(PAUSE)
+        while not self._link.up:  # noqa: ASYNC110 - looked at again soon enough
+            await asyncio.sleep(PAUSE)
 
     async def _look(self, hear: Hear, work: Callable[[], None]) -> None:
         news = await self._client.execute_command(  # type: ignore[no-untyped-call]

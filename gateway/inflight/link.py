@@ -58,9 +58,13 @@ SOURCES = {name: script_source(name) for name in NAMES}
 
 
 def client_of(url: str, timeout: float) -> Redis:
-    """A client that does not try again by itself; `timeout` in seconds is for connecting and for every answer."""
+    """A client that does not try again by itself; `timeout` in seconds is for connecting.
+
+    How long an answer may take is for the caller to say, with `asyncio.timeout`, and to drop the connection then: the
+    client's own timeout loses a cancellation that comes while it writes (Python 3.11's `wait_for`).
+    """
     return Redis.from_url(
-        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2
+        url, socket_timeout=None, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2
     )
 
 

@@ -65,6 +65,8 @@ class SharedQueue:
         self._awaited: dict[str, Awaited] = {}
         self._left_behind: list[str] = []
         self._entries = 0
+        self._entering = 0
+        self._beat_now = asyncio.Event()
         self._handed_off = 0
         self._retired = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -175,7 +177,7 @@ class SharedQueue:
         awaited = Awaited(f"{self.me}-{self._entries}", work)
         self._awaited[awaited.id] = awaited
         try:
-            if self.room.is_free_for(self.room.weight(work.cost)) and not self.cluster.waiting:
+            if self.room.is_free_for(self.room.weight(work.cost)) and not (self.cluster.waiting or self._entering):
                 self._start(awaited)
             else:
                 await self._line_up(awaited)
@@ -217,11 +219,14 @@ class SharedQueue:
 
     async def _line_up(self, awaited: Awaited) -> None:
         """In Redis, for whoever has room. Raises `Overloaded` where it may not wait."""
+        self._entering += 1  # nobody who comes after it may go in before it
         try:
             kind, name, counts = await self.link.ask("enter", *self._entry(awaited, "queue"))
         except RedisAway:
             self._left_behind.append(awaited.id)  # it may have been added all the same
             raise Lost from None
+        finally:
+            self._entering -= 1
         self.cluster.count(counts)
         if kind == b"full":
             raise self.cluster.full(self.bounds.waiting)
@@ -332,6 +337,7 @@ class SharedQueue:
     def _link_changed(self) -> None:
         """Redis came or went. When it went, whatever waits there finds room here."""
         if self.link.up:
+            self._beat_now.set()
             left, self._left_behind = self._left_behind, []
             for entry_id in left:
                 if entry_id not in self._awaited:
@@ -350,10 +356,13 @@ class SharedQueue:
 
     async def _beat_on(self) -> None:
         while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._beat_seconds):
+                    await self._beat_now.wait()
+            self._beat_now.clear()
             if self.link.up:
                 with suppress(RedisAway, Refused):  # the next one tells
                     await self._beat()
-            await asyncio.sleep(self._beat_seconds)
 
     async def _beat(self) -> None:
         running = [each.id for each in self.worker.running.values() if each.registered]

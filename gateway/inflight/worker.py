@@ -34,9 +34,12 @@ ComputeSent = Callable[[Sent, Ticket], Coroutine[Any, Any, Answer]]
 
 
 class Running:
-    """One entry that is worked on. `registered`: Redis knows of it, and somebody may be waiting elsewhere."""
+    """One entry that is worked on.
 
-    __slots__ = ("cost", "id", "registered", "task", "weight")
+    `registered`: Redis knows of it, and somebody may be waiting elsewhere. `foreign`: nobody here waits for it.
+    """
+
+    __slots__ = ("cost", "foreign", "id", "registered", "task", "weight")
 
     task: asyncio.Task[Answer]
 
@@ -45,6 +48,7 @@ class Running:
         self.cost = cost
         self.weight = weight
         self.registered = registered
+        self.foreign = False
 
 
 class Worker:
@@ -94,11 +98,12 @@ class Worker:
             outcome: Outcome = task.exception() or task.result()
             self.landed(running.id, outcome)
             if running.registered:
-                self._finish(running.id, outcome)
+                self._finish(running, outcome)
         self.room.give_back(running.weight)
 
-    def _finish(self, entry_id: str, outcome: Outcome) -> None:
+    def _finish(self, running: Running, outcome: Outcome) -> None:
         """End the entry. What it came to is written only where somebody elsewhere waits for it."""
+        entry_id = running.id
 
         def done(reply: Reply | Exception) -> None:
             if isinstance(reply, Exception):
@@ -107,7 +112,7 @@ class Worker:
             if reply[0] == b"waited":
                 self._link.tell("finish", entry_id, pack(told(entry_id, outcome)))
 
-        self._link.tell("finish", entry_id, b"", done=done)
+        self._link.tell("finish", entry_id, pack(told(entry_id, outcome)) if running.foreign else b"", done=done)
 
     # --- Taking -------------------------------------------------------------------------------------------------------
 
@@ -159,6 +164,7 @@ class Worker:
             self.start(running, partial(answered, own))
         elif body:
             self.taken += 1
+            running.foreign = True
             self.start(running, partial(self._compute_sent, sent_of(form, content_type, wait, body)))
         else:  # its client was here and has left
             self._link.tell("release", name)

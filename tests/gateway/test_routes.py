@@ -110,7 +110,7 @@ async def test_a_full_queue_tells_when_to_come_again() -> None:
         held = Held(client)
         inside = asyncio.create_task(client.post(PATH, json=asked()))
         await held.begun.wait()
-        refused = await client.post(PATH, json=asked())
+        refused = await client.post(PATH, json=asked("Somebody else."))
         held.go.set()
 
         assert 200 == (await inside).status_code
