@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .distribution import Distribution, mean_mass, normalise
-from .flow import Choosing, Distributions, Flow, Slots, choose, together
+from .flow import Choosing, Distributions, Flow, Slots, Steps, choose, followed, together
 from .prompt import as_text
 from .protocol import CatchAll, Option
 
@@ -84,8 +84,10 @@ def catch_alls(options: Sequence[Option]) -> tuple[int, ...]:
 
 def route(choosing: Choosing, options: Sequence[Option]) -> Flow:
     """Read an option set of any size: at once where it fits one slot, else in brackets and a final."""
-    if len(options) <= len(choosing.alphabet):
-        return (yield from choose(choosing, options))
+    return choose(choosing, options) if len(options) <= len(choosing.alphabet) else _bracketed(choosing, options)
+
+
+def _bracketed(choosing: Choosing, options: Sequence[Option]) -> Steps:
     mode = choosing.settings.catch_all
     special = catch_alls(options) if mode is not CatchAll.OFF else ()
     inside = range(len(options)) if mode is CatchAll.BOTH else [i for i in range(len(options)) if i not in special]
@@ -110,9 +112,9 @@ def read_brackets(
     return Brackets(members, shares)
 
 
-def route_final(choosing: Choosing, options: Sequence[Option], finalists: Sequence[int]) -> Flow:
+def route_final(choosing: Choosing, options: Sequence[Option], finalists: Sequence[int]) -> Steps:
     """The final; finalists that still do not fit one slot are bracketed again, catch-alls among them as any other."""
-    return (yield from route(choosing.plainly(), [options[index] for index in finalists]))
+    return (yield from followed(route(choosing.plainly(), [options[index] for index in finalists])))
 
 
 def verified(
@@ -122,7 +124,7 @@ def verified(
     total = math.fsum(weights.values())
     winner = max(weights, key=weights.__getitem__)
     shown = sorted((winner, *special))
-    checked = yield from choose(choosing, [options[index] for index in shown])
+    checked = yield from followed(choose(choosing, [options[index] for index in shown]))
     against = dict(zip(shown, checked.probabilities, strict=True))
     real = {index: weight / total * against[winner] for index, weight in weights.items()}
     return real | {index: against[index] for index in special}

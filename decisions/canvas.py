@@ -41,11 +41,17 @@ class AnswerLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """What a canvas' open slots are filled with: seeded noise or padding."""
+class Manner:
+    """How the canvases of a request are read.
+
+    `seed` and `token`: what fills the open slots, seeded noise or padding. `steps`: denoising steps. `constrained`:
+    over the label ids alone; an engine needs far less time for it, and cannot tell the label mass.
+    """
 
     seed: int
     token: SeedToken
+    steps: int = 1
+    constrained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,41 @@ class Placement:
     slot: int
     companions: int
     """Other slots in the same read: 0 means that the slot was read alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A read without its page: the questions, and behind them the answer, which on a canvas has `width` tokens.
+
+    Without a canvas `width` is 0, and `answer` is what leads in the label. `among` are the ids to which a read of it
+    may be constrained, ascending; empty where these would be too many.
+    """
+
+    asked: tuple[int, ...]
+    answer: tuple[int, ...]
+    slots: tuple[SlotPosition, ...]
+    width: int
+    sample: int
+    among: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        """Tokens that it takes of the context; a next-token read takes one more for the token that is read."""
+        return len(self.asked) + (self.width or len(self.answer) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """The slots of one round on their sheets, and where each slot is, in the slots' order.
+
+    `longest` is the length of the longest sheet, in tokens.
+    """
+
+    sheets: tuple[Sheet, ...]
+    placements: tuple[Placement, ...]
+    longest: int
+
+
+NOTHING = Arrangement((), (), 0)
 
 
 def line_opening(number: int | None, space: str) -> str:
@@ -113,14 +154,15 @@ class Packer:
 
         self.writer = PromptWriter(tokenizer, encode_short)
         self._tokenizer = tokenizer
-        self._limits = limits
+        self.limits = limits
         self._form = form
         self._line = lru_cache(maxsize=REMEMBERED_LINES)(self._prove)
         self.alphabets = self._proven_alphabets()
+        self._common = self._common_ids()
 
     def _prove(self, number: int | None, labels: Labels) -> AnswerLine:
         form = self._form
-        if self._limits.canvas:
+        if self.limits.canvas:
             return prove_line(self._tokenizer, line_opening(number, form.space), labels)
         line = prove_line(self._tokenizer, form.lead + form.space, labels)
         if line.position != len(line.tokens) - 1:
@@ -128,7 +170,7 @@ class Packer:
         return line
 
     def _proven_alphabets(self) -> dict[LabelSet, Labels]:
-        numbers = (None, 1, 2) if self._limits.slots > 1 else (None,)
+        numbers = (None, 1, 2) if self.limits.slots > 1 else (None,)
         for number in numbers:
             self._line(number, self._form.nouls)
             self._line(number, DIGITS)
@@ -144,48 +186,81 @@ class Packer:
                 proven[name] = alphabet
         return proven
 
-    def pack(self, page: Page, slots: Sequence[Slot], noise: Noise) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
+    def _common_ids(self) -> frozenset[int]:
+        """Ids of all labels but those of the extended sets.
+
+        Constrained reads ask for all of them, whatever their questions need: an engine reads a batch faster where all
+        reads in it are constrained to one set.
+        """
+        sets = (self._form.nouls, DIGITS, ALPHABETS[LabelSet.AZ])
+        numbers = (None, 1) if self.limits.slots > 1 else (None,)
+        return frozenset(
+            label for number in numbers for labels in sets for label in self._line(number, labels).label_ids
+        )
+
+    def pack(self, page: Page, slots: Sequence[Slot], manner: Manner) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
         """Reads for all slots of a round, and where each slot is read, in the slots' order.
 
         First fit in request order. Raises `TooManyTokens` when a slot's prompt alone is longer than the context.
         """
+        return self.fill(page, self.arrange(slots, self.limits.context - len(page)), manner)
+
+    def arrange(self, slots: Sequence[Slot], room: int) -> Arrangement:
+        """Which slots share a read where `room` tokens are left for the questions, the answer and its canvas."""
         blocks = [self.writer.block(slot) for slot in slots]
-        groups = self._grouped(page, slots, blocks)
+        groups = self._grouped(slots, blocks, room)
         placements: dict[int, Placement] = {}
-        reads = []
         for at, group in enumerate(groups):
             placements.update({index: Placement(at, k, len(group) - 1) for k, index in enumerate(group)})
-            reads.append(self._read(page, [slots[i] for i in group], [blocks[i] for i in group], noise))
-        return tuple(reads), tuple([placements[index] for index in range(len(slots))])
+        sheets = [self._sheet([slots[i] for i in group], [blocks[i] for i in group]) for group in groups]
+        in_order = tuple([placements[index] for index in range(len(slots))])
+        return Arrangement(tuple(sheets), in_order, max(map(len, sheets), default=0))
 
-    def _grouped(self, page: Page, slots: Sequence[Slot], blocks: Sequence[Tokens]) -> list[list[int]]:
+    def fits(self, page: Page, arrangement: Arrangement) -> bool:
+        """Whether every read of an arrangement fits the context behind this page.
+
+        One that does is the very arrangement that `pack` would make: a slot that fits beside all that came to its
+        read at last has fitted beside those that were there before.
+        """
+        return len(page) + arrangement.longest <= self.limits.context
+
+    def fill(
+        self, page: Page, arrangement: Arrangement, manner: Manner
+    ) -> tuple[tuple[Read, ...], tuple[Placement, ...]]:
+        """The reads of an arrangement behind this page. Raises `TooManyTokens` where one is longer than the context."""
+        if not self.fits(page, arrangement):
+            needed = len(page) + arrangement.longest
+            raise TooManyTokens(needed, self.limits.context, "The state with one question")
+        return tuple([self._read(page, sheet, manner) for sheet in arrangement.sheets]), arrangement.placements
+
+    def _grouped(self, slots: Sequence[Slot], blocks: Sequence[Tokens], room: int) -> list[list[int]]:
         """Indices of the slots, by read."""
         groups: list[_Group] = []
         joinable: dict[tuple[int, int], list[_Group]] = {}
-        frame = len(page) + len(self.writer.reply(numbered=True))
+        frame = len(self.writer.reply(numbered=True))
         for index, (slot, block) in enumerate(zip(slots, blocks, strict=True)):
-            if slot.alone or self._limits.slots == 1:
+            if slot.alone or self.limits.slots == 1:
                 groups.append(_Group(frame, [index]))
                 continue
             beside = joinable.setdefault((slot.order, slot.sample), [])
-            if not any(self._join(group, index, slot, block) for group in beside):
+            if not any(self._join(group, index, slot, block, room) for group in beside):
                 group = _Group(frame)
                 self._add(group, index, slot, block)
                 groups.append(group)
                 beside.append(group)
         return [group.indices for group in groups]
 
-    def _join(self, group: _Group, index: int, slot: Slot, block: Tokens) -> bool:
+    def _join(self, group: _Group, index: int, slot: Slot, block: Tokens, room: int) -> bool:
         """Put a slot into a group, if the group has room for it."""
-        if len(group.indices) >= self._limits.slots:
+        if len(group.indices) >= self.limits.slots:
             return False
         number = len(group.indices) + 1
         line = self._line(number, slot.labels)
         width = canvas_width(group.answer + len(line.tokens))
         prompt = group.prompt + len(self.writer.heading(number)) + len(block)
-        if width > self._limits.canvas or prompt + width > self._limits.context:
+        if width > self.limits.canvas or prompt + width > room:
             return False
-        if len(group.label_ids.union(line.label_ids)) > self._limits.label_ids:
+        if len(group.label_ids.union(line.label_ids)) > self.limits.label_ids:
             return False
         self._add(group, index, slot, block)
         return True
@@ -198,20 +273,24 @@ class Packer:
         group.answer += len(line.tokens)
         group.label_ids.update(line.label_ids)
 
-    def _read(self, page: Page, slots: Sequence[Slot], blocks: Sequence[Tokens], noise: Noise) -> Read:
+    def _sheet(self, slots: Sequence[Slot], blocks: Sequence[Tokens]) -> Sheet:
         answer, positions = self._answer(slots)
-        prompt = self.writer.prompt(page, blocks)
-        if not self._limits.canvas:
-            # The answer is led in up to its label; what the model reads next is the label.
-            prompt += answer[:-1]
-            positions = (SlotPosition(0, positions[0].label_ids),)
-        width = canvas_width(len(answer)) if self._limits.canvas else 1
-        if len(prompt) + width > self._limits.context:
-            raise TooManyTokens(len(prompt) + width, self._limits.context, "The state with one question")
-        canvas: Tokens = ()
-        if self._limits.canvas:
-            canvas = self._seeded(answer, positions, self._drawn(prompt, slots[0].sample, len(slots), noise))
-        return Read(prompt, positions, canvas, len(page.before))
+        asked = self.writer.asked(blocks)
+        if self.limits.canvas:
+            among = tuple(sorted(self._common.union(*[position.label_ids for position in positions])))
+            if len(among) > self.limits.label_ids:
+                among = ()
+            return Sheet(asked, answer, positions, canvas_width(len(answer)), slots[0].sample, among)
+        # The answer is led in up to its label; what the model reads next is the label.
+        return Sheet(asked, answer[:-1], (SlotPosition(0, positions[0].label_ids),), 0, slots[0].sample)
+
+    def _read(self, page: Page, sheet: Sheet, manner: Manner) -> Read:
+        prompt = page.before + sheet.asked + page.after
+        if not self.limits.canvas:
+            return Read(prompt + sheet.answer, sheet.slots, (), len(page.before))
+        drawn = self._drawn(prompt, sheet.sample, len(sheet.slots), manner)
+        among = sheet.among if manner.constrained else ()
+        return Read(prompt, sheet.slots, self._seeded(sheet, drawn), len(page.before), manner.steps, among)
 
     def _answer(self, slots: Sequence[Slot]) -> tuple[Tokens, tuple[SlotPosition, ...]]:
         """The answer's tokens with each slot at its first label, and where the slots are."""
@@ -224,18 +303,18 @@ class Packer:
             answer += line.tokens
         return answer, tuple(positions)
 
-    def _drawn(self, prompt: Tokens, sample: int, count: int, noise: Noise) -> list[int]:
+    def _drawn(self, prompt: Tokens, sample: int, count: int, manner: Manner) -> list[int]:
         """A token per slot: padding, or noise that depends on the seed, the prompt and the sample alone."""
-        if noise.token is SeedToken.FIXED:
+        if manner.token is SeedToken.FIXED:
             return [self._tokenizer.pad] * count
         # A tuple of ints hashes alike in every process, and many times faster than its bytes would.
-        drawn = shake_128(f"{noise.seed}/{sample}/{hash(prompt)}".encode()).digest(8 * count)
+        drawn = shake_128(f"{manner.seed}/{sample}/{hash(prompt)}".encode()).digest(8 * count)
         return [value % self._tokenizer.vocabulary for (value,) in iter_unpack("<Q", drawn)]
 
-    def _seeded(self, answer: Tokens, slots: Sequence[SlotPosition], drawn: Sequence[int]) -> Tokens:
+    def _seeded(self, sheet: Sheet, drawn: Sequence[int]) -> Tokens:
         """The canvas: the answer with the drawn tokens in its slots, the closing token, and padding."""
-        canvas = [*answer, self._tokenizer.turn_close]
-        canvas += [self._tokenizer.pad] * (canvas_width(len(answer)) - len(canvas))
-        for slot, token in zip(slots, drawn, strict=True):
+        canvas = [*sheet.answer, self._tokenizer.turn_close]
+        canvas += [self._tokenizer.pad] * (sheet.width - len(canvas))
+        for slot, token in zip(sheet.slots, drawn, strict=True):
             canvas[slot.position] = token
         return tuple(canvas)

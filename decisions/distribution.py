@@ -15,8 +15,8 @@ SMALLEST = sys.float_info.min
 class Distribution:
     """Probabilities over options, in the order in which the options were given; they sum to 1.
 
-    `label_mass` is the share of the full-vocabulary probability that fell on the labels when the model was read
-    (mean over the reads); 1.0 where no model was asked.
+    `label_mass` is the share of all tokens that were read, the full vocabulary but in a constrained read, that fell on
+    the labels (mean over the reads); 1.0 where no model was asked.
     """
 
     probabilities: tuple[float, ...]
@@ -50,7 +50,7 @@ def normalise(weights: Sequence[float]) -> tuple[float, ...]:
     total = math.fsum(weights)
     if not (math.isfinite(total) and total > 0.0):
         raise ValueError("weights have no positive finite sum")
-    return tuple(max(weight / total, SMALLEST) for weight in weights)
+    return tuple([max(weight / total, SMALLEST) for weight in weights])
 
 
 def softmax(logits: Sequence[float]) -> tuple[float, ...]:
@@ -60,8 +60,8 @@ def softmax(logits: Sequence[float]) -> tuple[float, ...]:
 
 
 def from_logprobs(logprobs: Sequence[float]) -> Distribution:
-    """The distribution over labels, given each label's log-probability over the full vocabulary (nats)."""
-    return Distribution(softmax(logprobs), math.fsum(math.exp(logprob) for logprob in logprobs))
+    """The distribution over labels, given each label's log-probability among all tokens that were read (nats)."""
+    return Distribution(softmax(logprobs), math.fsum(map(math.exp, logprobs)))
 
 
 def mean(distributions: Sequence[Distribution]) -> Distribution:

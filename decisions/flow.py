@@ -1,7 +1,8 @@
 """Flows: how the distribution of one question comes about, as generators that know nothing of engines.
 
 A flow yields the slots that it needs this round, is sent their distributions, and returns the question's
-distribution. A plain question yields once; another sample, a second order or a bracket's final is one more yield.
+distribution. Another sample, a second order or a bracket's final is one more yield. A question that is read once and
+no more, as most are, needs no generator: its slot is its flow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from .reads import Slot
 
 Slots = tuple[Slot, ...]
 Distributions = tuple[Distribution, ...]
-Flow = Generator[Slots, Distributions, Distribution]
+Steps = Generator[Slots, Distributions, Distribution]
+Flow = Slot | Steps
 
 AUTO_SAMPLES = 4
 """Noise draws in all of a slot that `samples: auto` finds uncertain."""
@@ -31,7 +33,12 @@ def together(flows: Sequence[Flow]) -> Generator[Slots, Distributions, Distribut
     """Step flows in lockstep: each round's slots are yielded at once, and each flow is sent its own share."""
     results: dict[int, Distribution] = {}
     asked: dict[int, Slots] = {}
+    steps: dict[int, Steps] = {}
     for index, flow in enumerate(flows):
+        if isinstance(flow, Slot):
+            asked[index] = (flow,)
+            continue
+        steps[index] = flow
         try:
             asked[index] = next(flow)
         except StopIteration as stop:
@@ -41,12 +48,23 @@ def together(flows: Sequence[Flow]) -> Generator[Slots, Distributions, Distribut
         at = 0
         for index, slots in tuple(asked.items()):
             share, at = seen[at : at + len(slots)], at + len(slots)
+            if index not in steps:
+                results[index] = share[0]
+                del asked[index]
+                continue
             try:
-                asked[index] = flows[index].send(share)
+                asked[index] = steps[index].send(share)
             except StopIteration as stop:
                 del asked[index]
                 results[index] = stop.value
-    return tuple(results[index] for index in range(len(flows)))
+    return tuple([results[index] for index in range(len(flows))])
+
+
+def followed(flow: Flow) -> Steps:
+    """The steps of a flow of either kind."""
+    if isinstance(flow, Slot):
+        return (yield (flow,))[0]
+    return (yield from flow)
 
 
 def known(distribution: Distribution) -> Flow:
@@ -57,8 +75,10 @@ def known(distribution: Distribution) -> Flow:
 
 def sampled(slot: Slot, settings: ReadSettings) -> Flow:
     """Average a slot over noise draws; `auto` draws more only where the first one is uncertain."""
-    if settings.samples == 1:
-        return (yield (slot,))[0]
+    return slot if settings.samples == 1 else _samples(slot, settings)
+
+
+def _samples(slot: Slot, settings: ReadSettings) -> Steps:
     count = 1 if settings.samples == "auto" else settings.samples
     drawn = yield tuple(replace(slot, sample=sample) for sample in range(count))
     if settings.samples == "auto" and drawn[0].entropy > AUTO_ENTROPY:
@@ -85,10 +105,10 @@ class Choosing:
         return Slot(asked.question, asked.instructions, tuple(options), labels, asked.alone, order, given=asked.given)
 
 
-def in_order(choosing: Choosing, options: Sequence[Option], order: Sequence[int], number: int) -> Flow:
+def in_order(choosing: Choosing, options: Sequence[Option], order: Sequence[int], number: int) -> Steps:
     """Read options shown in another order, and give their distribution in the original one."""
     shown = [options[index] for index in order]
-    distribution = yield from sampled(choosing.slot(shown, number), choosing.settings)
+    distribution = yield from followed(sampled(choosing.slot(shown, number), choosing.settings))
     return reorder(distribution, order)
 
 
@@ -97,9 +117,13 @@ def choose(choosing: Choosing, options: Sequence[Option]) -> Flow:
 
     Orders are combined by the geometric mean per option, which removes an additive bias of the slots exactly.
     """
+    if choosing.settings.debias is Debias.NONE:
+        return sampled(choosing.slot(options, 0), choosing.settings)
+    return _orders(choosing, options)
+
+
+def _orders(choosing: Choosing, options: Sequence[Option]) -> Steps:
     debias = choosing.settings.debias
-    if debias is Debias.NONE:
-        return (yield from sampled(choosing.slot(options, 0), choosing.settings))
     count = len(options)
     forward = list(range(count))
     backward = forward[::-1]

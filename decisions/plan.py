@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from .bracket import most_finalists, route
-from .canvas import Noise, Packer, Placement
+from .canvas import NOTHING, Arrangement, Manner, Packer, Placement
 from .combine import combine
 from .distribution import CERTAIN, Distribution, from_logprobs
-from .errors import UnsupportedFeature
-from .flow import Choosing, Flow, Slots, known, sampled
+from .errors import TooManyTokens, UnsupportedFeature
+from .flow import Choosing, Distributions, Flow, Slots, known, sampled
 from .isolation import IsolationBounds, read_alone
 from .labels import DIGITS, AnswerForm
 from .prompt import option_line
@@ -28,7 +29,27 @@ from .protocol import (
     Usage,
 )
 from .reads import Cost, EngineLimits, Read, Readout, Slot, Tokenizer
-from .stages import staged
+from .recurring import Recurring
+from .stages import Staged, staged, waiting
+
+Given = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What of a request's plan follows from its questions and settings alone, whatever the state is.
+
+    `alone` says which questions are read alone; `plain`, that each is read once and waits for none. `slots` and
+    `arrangement` are the first round's; the arrangement holds where its reads fit the context behind the state.
+    `longest_final` is in tokens, without the state.
+    """
+
+    settings: ReadSettings
+    alone: tuple[bool, ...]
+    plain: bool = False
+    slots: Slots = ()
+    arrangement: Arrangement = NOTHING
+    longest_final: int = 0
 
 
 class Planner:
@@ -44,10 +65,38 @@ class Planner:
         self.form = form
         self.bounds = bounds or IsolationBounds()
         self.packer = Packer(tokenizer, limits, form)
+        self._openings: Recurring[Hashable, Opening] = Recurring()
 
     def plan(self, request: DecisionRequest) -> Plan:
         """A plan with its first round packed. Raises `TooManyTokens` when a prompt would not fit the context."""
-        return Plan(request, self)
+        opening = self._openings.get(request.asked)
+        if opening is None:
+            opening = self._opening(request)
+            self._openings.put(request.asked, opening)
+        return Plan(request, self, opening)
+
+    def _opening(self, request: DecisionRequest) -> Opening:
+        settings, questions = self.settings(request.settings), request.questions
+        opening = Opening(settings, read_alone(questions, settings.isolate, self.bounds))
+        slots = next(questions_flow(request, self, opening), ())
+        flows = [flow_of(request, self, opening, index) for index in range(len(questions))]
+        return replace(
+            opening,
+            plain=not waiting(questions) and all(isinstance(flow, Slot) for flow in flows),
+            slots=slots,
+            arrangement=self.packer.arrange(slots, self.limits.context),
+            longest_final=max([self._longest_final(request, opening, at) for at in range(len(questions))], default=0),
+        )
+
+    def _longest_final(self, request: DecisionRequest, opening: Opening, index: int) -> int:
+        """Tokens, without the page, of the longest final that a choice in brackets may lead to; 0 for the others."""
+        question, labels = request.questions[index], self.packer.alphabets[opening.settings.labels]
+        if not isinstance(question, ChoiceQuestion) or len(question.options) <= len(labels):
+            return 0
+        most = most_finalists(len(question.options), len(labels))
+        longest = sorted(question.options, key=lambda option: len(option_line("", option)), reverse=True)
+        worst = shown(Slot(index, question.instructions, (), ()), tuple(longest[:most]), labels[:most])
+        return self.packer.arrange([worst], self.limits.context).longest
 
     def settings(self, settings: ReadSettings) -> ReadSettings:
         """The request's settings as they hold for the served model.
@@ -77,6 +126,22 @@ class Planner:
         return sampled(shown(slot, levels, DIGITS[: len(levels)]), settings)
 
 
+def questions_flow(
+    request: DecisionRequest, planner: Planner, opening: Opening
+) -> Generator[Slots, Distributions, Staged]:
+    """All questions of a request, stepped together and stage by stage."""
+    if opening.plain:
+        return Staged((yield opening.slots))
+    return (yield from staged(request.questions, partial(flow_of, request, planner, opening)))
+
+
+def flow_of(request: DecisionRequest, planner: Planner, opening: Opening, index: int, given: Given = ()) -> Flow:
+    """The flow of the question at an index, given lines that tell earlier answers."""
+    question = request.questions[index]
+    slot = Slot(index, question.instructions, (), (), opening.alone[index], given=given)
+    return planner.flow(slot, question, opening.settings)
+
+
 def shown(slot: Slot, options: tuple[Option, ...], labels: tuple[str, ...]) -> Slot:
     """The slot with its options and their labels."""
     return Slot(slot.question, slot.instructions, options, labels, slot.alone, given=slot.given)
@@ -104,26 +169,31 @@ class _Trail:
 class Plan:
     """One request on its way: `next_reads` gives a round, `receive` takes its readouts, until no reads are left."""
 
-    def __init__(self, request: DecisionRequest, planner: Planner) -> None:
-        settings = planner.settings(request.settings)
+    def __init__(self, request: DecisionRequest, planner: Planner, opening: Opening) -> None:
+        settings = opening.settings
         self._request = request
-        self._planner = planner
-        self._settings = settings
-        self._noise = Noise(settings.seed, settings.seed_token)
+        self._packer = planner.packer
+        self._temperatures = settings.temperatures
+        # How much fell beside the labels is told in the diagnostics alone; and between steps all tokens play a part.
+        constrained = planner.limits.constrained and settings.steps == 1 and not request.diagnostics
+        self._manner = Manner(settings.seed, settings.seed_token, settings.steps, constrained)
         self._page = planner.packer.writer.page(request.state, request.instructions, settings.layout)
-        self._alone = read_alone(request.questions, settings.isolate, planner.bounds)
-        self._trails = [_Trail() for _ in request.questions]
+        self._trails = [_Trail() for _ in request.questions] if request.diagnostics else []
         self._tokens = self._cached = self._reads_done = self._rounds = 0
-        self._flow = staged(request.questions, self._flow_of)
+        self._flow = questions_flow(request, planner, opening)
         self._outcomes: tuple[Distribution | Skipped, ...] = ()
         self._slots: Slots = ()
         self._reads: tuple[Read, ...] = ()
         self._placements: tuple[Placement, ...] = ()
-        self._step(None)
-        self.cost = self._round_cost()
+        self._open(opening)
+        self.cost = Cost(len(self._reads), _tokens(self._reads))
 
-    def _round_cost(self) -> Cost:
-        return Cost(len(self._reads), sum(read.tokens for read in self._reads))
+    def _open(self, opening: Opening) -> None:
+        """The first round. Raises `TooManyTokens`, also before any engine work for a final that would be too long."""
+        context = self._packer.limits.context
+        if len(self._page) + opening.longest_final > context:
+            raise TooManyTokens(len(self._page) + opening.longest_final, context, "The state with one question")
+        self._step(None, opening.arrangement)
 
     def next_reads(self) -> tuple[Read, ...]:
         """The reads of the current round; empty when every distribution is known."""
@@ -134,54 +204,41 @@ class Plan:
 
         Raises `TooManyTokens` when a read of the next round would not fit the context.
         """
-        self._tokens += sum(read.tokens for read in self._reads)
+        self._tokens += _tokens(self._reads)
         self._cached += sum(readout.cached_tokens for readout in readouts)
         self._reads_done += len(self._reads)
         self._rounds += 1
-        if self._request.diagnostics:
+        if self._trails:
             self._note()
         self._step(tuple([from_logprobs(readouts[place.read].logprobs[place.slot]) for place in self._placements]))
 
     def decision(self) -> Decision:
         """All answers, once no reads are left; with traces where the request asks for diagnostics."""
-        temperatures = self._settings.temperatures
+        temperatures = self._temperatures
         answers, traces, skipped = {}, {}, {}
-        for question, outcome, trail in zip(self._request.questions, self._outcomes, self._trails, strict=True):
+        for index, (question, outcome) in enumerate(zip(self._request.questions, self._outcomes, strict=True)):
             if isinstance(outcome, Skipped):
                 skipped[question.id] = outcome
                 continue
             answers[question.id] = combine(question, outcome, temperatures)
-            if self._request.diagnostics:
-                traces[question.id] = _trace(trail, outcome)
+            if self._trails:
+                traces[question.id] = _trace(self._trails[index], outcome)
         usage = Usage(self._tokens, len(self._request.questions), self._cached)
         return Decision(answers, usage, traces, skipped, self._reads_done, self._rounds)
 
-    def _flow_of(self, index: int, given: tuple[str, ...]) -> Flow:
-        question = self._request.questions[index]
-        slot = Slot(index, question.instructions, (), (), self._alone[index], given=given)
-        if isinstance(question, ChoiceQuestion):
-            self._prove_final_fits(slot, question)
-        return self._planner.flow(slot, question, self._settings)
-
-    def _prove_final_fits(self, slot: Slot, question: ChoiceQuestion) -> None:
-        """Raise `TooManyTokens` before any engine work, if the longest final of a wide choice would be too long."""
-        labels = self._planner.packer.alphabets[self._settings.labels]
-        if len(question.options) > len(labels):
-            most = most_finalists(len(question.options), len(labels))
-            longest = sorted(question.options, key=lambda option: len(option_line("", option)), reverse=True)
-            worst = shown(slot, tuple(longest[:most]), labels[:most])
-            self._planner.packer.pack(self._page, [worst], self._noise)
-
-    def _step(self, seen: tuple[Distribution, ...] | None) -> None:
+    def _step(self, seen: Distributions | None, arrangement: Arrangement = NOTHING) -> None:
+        """Move the flow on and pack its next round, as in the arrangement where there is one that fits."""
         try:
             self._slots = next(self._flow) if seen is None else self._flow.send(seen)
         except StopIteration as stop:
             self._outcomes = stop.value.outcomes
             self._slots, self._reads, self._placements = (), (), ()
             return
-        reads, self._placements = self._planner.packer.pack(self._page, self._slots, self._noise)
-        steps = self._settings.steps
-        self._reads = reads if steps == 1 else tuple([replace(read, steps=steps) for read in reads])
+        packer, page = self._packer, self._page
+        if arrangement.sheets and packer.fits(page, arrangement):
+            self._reads, self._placements = packer.fill(page, arrangement, self._manner)
+        else:
+            self._reads, self._placements = packer.pack(page, self._slots, self._manner)
 
     def _note(self) -> None:
         by_question: dict[int, list[int]] = {}
@@ -189,6 +246,10 @@ class Plan:
             by_question.setdefault(slot.question, []).append(index)
         for question, indices in by_question.items():
             self._trails[question].add([self._slots[i] for i in indices], [self._placements[i] for i in indices])
+
+
+def _tokens(reads: Sequence[Read]) -> int:
+    return sum(read.tokens for read in reads)
 
 
 def _trace(trail: _Trail, distribution: Distribution) -> QuestionTrace:

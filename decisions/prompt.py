@@ -111,15 +111,13 @@ class PromptWriter:
         """How to answer; the last words of the question part."""
         return self._encode_short(REPLY_NUMBERED if numbered else REPLY)
 
-    def prompt(self, page: Page, blocks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """The whole prompt that asks exactly these questions, in order."""
-        ids = [*page.before]
+    def asked(self, blocks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """What stands between the two parts of a page: exactly these questions, in order, and how to answer."""
         if len(blocks) == 1:
-            ids += self.heading(None) + blocks[0]
-        else:
-            for number, block in enumerate(blocks, start=1):
-                ids += self.heading(number)
-                ids += block
-        ids += self.reply(numbered=len(blocks) > 1)
-        ids += page.after
+            return self.heading(None) + blocks[0] + self.reply(numbered=False)
+        ids: list[int] = []
+        for number, block in enumerate(blocks, start=1):
+            ids += self.heading(number)
+            ids += block
+        ids += self.reply(numbered=True)
         return tuple(ids)

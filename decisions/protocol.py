@@ -160,6 +160,8 @@ class DecisionRequest:
     instructions: Text | None = None
     settings: ReadSettings = field(default_factory=ReadSettings)
     diagnostics: bool = False
+    asked: bytes | None = None
+    """Stands for everything but the state: requests with equal values differ in nothing else. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ class EngineLimits:
 
     `context`: tokens of prompt and canvas together. `canvas`: width of the widest canvas in tokens, or 0 for an
     autoregressive engine, which has one slot per read and no canvas. `label_ids`: distinct label ids per read.
-    `slots`: slots per read. `reads`: reads that the engine works on at once.
+    `slots`: slots per read. `reads`: reads that the engine works on at once. `constrained`: whether a canvas is read
+    over the label ids alone where nobody asks how much probability fell beside them.
     """
 
     context: int
@@ -28,6 +29,7 @@ class EngineLimits:
     label_ids: int = MAX_LABEL_IDS
     slots: int = 1
     reads: int = 1
+    constrained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Read:
     """One engine pass: a prompt, the seeded canvas behind it (empty: a next-token read), and the slots to read.
 
     `prefix` is the number of leading prompt tokens that the reads of this state have in common, for engines that
-    compute such a prefix once. `steps` counts denoising steps.
+    compute such a prefix once. `steps` counts denoising steps. `constrained` are the token ids over which this read
+    normalises, ascending, the slots' label ids among them; empty: the full vocabulary.
     """
 
     prompt: tuple[int, ...]
@@ -108,6 +111,7 @@ class Read:
     canvas: tuple[int, ...] = ()
     prefix: int = 0
     steps: int = 1
+    constrained: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -122,7 +126,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """What the engine saw: per slot, per label, the natural log of its probability over the full vocabulary (nats).
+    """What the engine saw: per slot, per label, the natural log of its probability (nats).
+
+    The probability is over the full vocabulary, or over the ids to which the read was constrained.
 
     `cached_tokens` of the prompt were not computed again because the engine still had them.
     """
@@ -138,7 +144,7 @@ def check_readout(read: Read, readout: Readout) -> None:
     for index, (slot, row) in enumerate(zip(read.slots, readout.logprobs, strict=True)):
         if len(row) != len(slot.label_ids):
             raise MalformedReadout(f"Slot {index} came back with {len(row)} of {len(slot.label_ids)} labels.")
-        if not all(math.isfinite(logprob) for logprob in row):
+        if not all(map(math.isfinite, row)):
             raise MalformedReadout(f"Slot {index} came back with a log-probability that is not finite.")
 
 

@@ -127,7 +127,7 @@ class RequestShape:
 
     def accepts(self, body: Mapping[str, Any]) -> bool:
         """Whether the compiled validators take the body."""
-        if not self._outer.accepts(body):
+        if not self.accepts_around(body):
             return False
         questions = body["questions"]
         kinds = self._kinds
@@ -137,6 +137,10 @@ class RequestShape:
             if kind is None or not kind.accepts(question):
                 return False
         return True
+
+    def accepts_around(self, body: Mapping[str, Any]) -> bool:
+        """Whether all of the body but its questions is right."""
+        return self._outer.accepts(body)
 
     def faults(self, body: Mapping[str, Any], beyond: Iterable[Fault] = ()) -> list[Fault]:
         """Every fault of a rejected body, up to `MAX_FAULTS`."""

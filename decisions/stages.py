@@ -30,13 +30,18 @@ def needs(question: Question) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*question.depends_on, *question.ask_if)))
 
 
+def waiting(questions: Sequence[Question]) -> bool:
+    """Whether any question waits for another."""
+    return any(question.depends_on or question.ask_if for question in questions)
+
+
 def staged(questions: Sequence[Question], flow_of: FlowOf) -> Generator[Slots, Distributions, Staged]:
     """Step the questions stage by stage; those that wait for nothing are the first stage.
 
     Raises `ValueError` when questions wait for each other in a circle or for one that is not there; validation refuses
     such requests before.
     """
-    if not any(question.depends_on or question.ask_if for question in questions):
+    if not waiting(questions):
         return Staged((yield from together([flow_of(index, ()) for index in range(len(questions))])))
     ledger = Ledger(questions)
     while stage := ledger.next_stage():

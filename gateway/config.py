@@ -130,6 +130,12 @@ class Settings:
     model_cache: Path = _setting("~/.cache/canvasgate", folder(), "Folder for fetched and converted models")
     max_model_len: int = _setting("4096", whole(128, 1048576), "Tokens of prompt and canvas; longer is refused")
     canvas: int = _setting("128", canvas_width(), "Tokens of the widest canvas of a diffusion model")
+    constrained: bool = _setting(
+        "1",
+        flag(),
+        "1 reads canvases over the labels alone, which is several times as fast; a request for diagnostics, which tell "
+        "the label mass, is read over the whole vocabulary all the same",
+    )
     disable_mm: bool = _setting("0", flag(), "1 serves a multimodal model without its vision tower")
     dtype: str = _setting(
         "auto", one_of("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the model's own"

@@ -31,6 +31,8 @@ from .conditions import Answers, Asked, Conditions, Flag, conditional
 from .forms import LEVELS, Report, Spelling, WireRequest, extras, read_settings, said
 from .media import NO_IMAGES
 
+DATA = "input"
+"""The field of a body that the questions are about."""
 _ITEM_FIELDS = ("type", "role", "call_id", "name", "arguments", "input", "content", "output")
 """Fields of an input item that the model is shown; ids, states and cache marks are not."""
 
@@ -48,7 +50,7 @@ def request_of(body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
     built = [_question(given, index) for index, given in enumerate(body["questions"])]
     return WireRequest(
         model=body["model"],
-        state=_state(body["input"]),
+        state=state_of(body),
         questions=conditions.on([question for question, _ in built]),
         instructions=said(body.get("instructions")),
         settings=read_settings(body, defaults),
@@ -136,7 +138,9 @@ def _level(label: str, description: str | None) -> Text:
     return f"{label}: {description}" if description else label
 
 
-def _state(given: str | list[dict[str, Any]]) -> Text:
+def state_of(body: Mapping[str, Any]) -> Text:
+    """The state of a checked body. Raises `UnsupportedFeature` for images."""
+    given: str | list[dict[str, Any]] = body[DATA]
     if isinstance(given, str):
         return given
     items = [_item(item) for item in given]

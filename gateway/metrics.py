@@ -134,8 +134,10 @@ class RequestRecord:
         """Note a decision that was made for somebody else first, or elsewhere, in so many `seconds` by stage."""
         self.joined = joined
         self.leave()
-        if seconds:
-            self.stages["queue"] = max(0.0, self.stages.get("queue", 0.0) - sum(seconds.values()))
+        if joined:
+            self.stages["queue"] = self.stages.get("queue", 0.0) + self.stages.pop("plan", 0.0)
+            return
+        self.stages["queue"] = max(0.0, self.stages.get("queue", 0.0) - sum(seconds.values()))
         for stage, each in seconds.items():
             self.stages[stage] = self.stages.get(stage, 0.0) + each
 

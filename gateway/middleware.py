@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decisions.errors import BodyTooLarge, DecisionError, MissingKey, QueueUnavailable, WrongKey
@@ -27,6 +26,15 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/openapi.json"})
 HEAVY_BODY = 64 * 1024
 """Bodies of more bytes than this are decompressed, parsed and planned off the event loop."""
 PRINTABLE = re.compile(r"[!-~]{1,128}")
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """The first header of this name, in lower case; empty where there is none."""
+    for given, value in scope["headers"]:
+        if given == name:
+            text: str = value.decode("latin-1")
+            return text
+    return ""
 
 
 class ClientLeft(Exception):
@@ -51,19 +59,20 @@ class RequestMiddleware:
             return
         record = RequestRecord(request_id=f"req_{uuid4().hex}", method=scope["method"], path=scope["path"])
         scope.setdefault("state", {})["record"] = record
-        given = Headers(scope=scope).get("x-request-id", "")
+        given = header(scope, b"x-request-id")
         correlation = given if PRINTABLE.fullmatch(given) else record.request_id
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-typesafe-request-id"] = record.request_id
-                headers["x-request-id"] = correlation
+                headers = [*message.get("headers", ())]
+                headers.append((b"x-typesafe-request-id", record.request_id.encode()))
+                headers.append((b"x-request-id", correlation.encode()))
                 if record.timed:
-                    headers["server-timing"] = record.server_timing()
+                    headers.append((b"server-timing", record.server_timing().encode()))
                 if self.draining():
-                    headers["connection"] = "close"
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
             await send(message)
 
         started = time.perf_counter()
@@ -131,12 +140,11 @@ class KeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the keys, then pass on. Raises `MissingKey` or `WrongKey`."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            headers = Headers(scope=scope)
             if self.bearers:
-                scheme, _, token = headers.get("authorization", "").partition(" ")
+                scheme, _, token = header(scope, b"authorization").partition(" ")
                 check_key(token.strip() if scheme.lower() == "bearer" else "", self.bearers)
             if self.server_keys:
-                check_key(headers.get("x-dgem-key", ""), self.server_keys)
+                check_key(header(scope, b"x-dgem-key"), self.server_keys)
         await self.app(scope, receive, send)
 
 
@@ -164,9 +172,8 @@ class BodyMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        raw = await self._collect(headers, receive)
-        encoding = headers.get("content-encoding")
+        raw = await self._collect(header(scope, b"content-length"), receive)
+        encoding = header(scope, b"content-encoding")
         if encoding and len(raw) > HEAVY_BODY:
             body = await asyncio.to_thread(decode_body, raw, encoding, self.cap)
         else:
@@ -174,8 +181,7 @@ class BodyMiddleware:
         scope.setdefault("state", {})["body"] = body
         await self.app(scope, receive, send)
 
-    async def _collect(self, headers: Headers, receive: Receive) -> bytes:
-        declared = headers.get("content-length", "")
+    async def _collect(self, declared: str, receive: Receive) -> bytes:
         if declared.isdecimal() and int(declared) > self.cap:
             raise BodyTooLarge(f"The body has {declared} bytes, but at most {self.cap} are allowed.")
         parts: list[bytes] = []

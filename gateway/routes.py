@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
@@ -26,6 +27,10 @@ T = TypeVar("T")
 WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 """RFC 7240's preference of how many seconds a caller is willing to wait."""
 
+WATCH_AFTER = 0.005
+"""Seconds after which a decision is worth a task that waits for its client to leave; many are done sooner."""
+
+Leave = Callable[["asyncio.Task[Any]"], None]
 Write = Callable[[WireRequest, Decision, Report], bytes]
 
 
@@ -54,15 +59,16 @@ async def decide(request: Request, form: Form, write: Write) -> Response:
     sent = Sent(form, body, request.headers.get("content-type"), preferred_wait(request))
     serving = gateway.serving
     asked = await asyncio.to_thread(serving.parse, sent) if len(body) > HEAVY_BODY else serving.parse(sent)
-    decision = await while_connected(request, serving.service.decide(asked, sent, record))
+    flights = serving.service.flights
+    decision = await while_connected(request, serving.service.decide(asked, sent, record), partial(flights.leave, sent))
     record.decided(asked.questions, decision)
     return Response(write(asked, decision, gateway.report(record)), media_type="application/json")
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves; raises `ClientLeft` then."""
-    task = asyncio.current_task()
-    left = False
+async def while_connected(request: Request, work: Coroutine[Any, Any, T], leave: Leave) -> T:
+    """The result of `work`, which `leave` is to cancel when the client leaves; raises `ClientLeft` then."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    left, watcher = False, None
 
     async def watch() -> None:
         nonlocal left
@@ -70,18 +76,28 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             pass
         left = True
         if task is not None:
-            task.cancel()
+            leave(task)
 
-    watcher = asyncio.create_task(watch())
+    def start_watching() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    timer = loop.call_later(WATCH_AFTER, start_watching)
     try:
-        return await work
+        result = await work
     except asyncio.CancelledError:
         if left and task is not None:
             task.uncancel()
             raise ClientLeft from None
         raise
+    else:
+        if left:
+            raise ClientLeft
+        return result
     finally:
-        watcher.cancel()
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
 
 
 def preferred_wait(request: Request) -> float | None:

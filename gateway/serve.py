@@ -78,16 +78,9 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-def serve(settings: Settings) -> int:
-    """Serve until told to stop; the process' exit code."""
-    configure_logging(settings.log_level, settings.log_format)
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, os.strerror(error.errno or 0))
-        return EXIT_FAILED
+def server_of(settings: Settings) -> GatewayServer:
+    """The server of a gateway with these settings, not yet listening."""
     app = create_app(settings)
-    gateway: Gateway = app.state.gateway
     config = uvicorn.Config(
         app,
         http=cast("type[Connection]", partial(Connection, patience=settings.request_timeout)),  # only ever called
@@ -101,6 +94,19 @@ def serve(settings: Settings) -> int:
         server_header=False,
         date_header=False,
     )
+    gateway: Gateway = app.state.gateway
+    return GatewayServer(config, gateway)
+
+
+def serve(settings: Settings) -> int:
+    """Serve until told to stop; the process' exit code."""
+    configure_logging(settings.log_level, settings.log_format)
+    try:
+        listener = listen(settings.host, settings.port)
+    except OSError as error:
+        log.critical("cannot listen on %s port %d: %s", settings.host, settings.port, os.strerror(error.errno or 0))
+        return EXIT_FAILED
+    server = server_of(settings)
     log.info("listening on %s", url_of(settings.host, settings.port))
-    uvloop.run(GatewayServer(config, gateway).serve([listener]))
-    return EXIT_FAILED if gateway.failed else 0
+    uvloop.run(server.serve([listener]))
+    return EXIT_FAILED if server.gateway.failed else 0

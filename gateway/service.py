@@ -46,10 +46,10 @@ class DecisionService:
         shorter than our own patience. Cancelling the call leaves the queue, or aborts the reads in the engine, unless
         somebody else has asked the same. Raises any `DecisionError`.
         """
-        if sent in self.flights:
-            record.enter("queue")
+        record.enter("plan")
         answer = await self.flights.join(sent, partial(self._decide, request, sent, record))
-        record.answered(answer.seconds, joined=answer.joined)
+        if answer.joined or answer.seconds:
+            record.answered(answer.seconds, joined=answer.joined)
         return answer.decision
 
     async def decide_sent(self, request: DecisionRequest, ticket: Ticket, record: RequestRecord) -> Answer:
@@ -66,7 +66,6 @@ class DecisionService:
             patience = Patience(min(wait, patience.queue), min(wait, patience.total))
         try:
             async with asyncio.timeout(patience.total):
-                record.enter("plan")
                 plan = await self._plan(request, record.body_bytes)
                 if not plan.next_reads():
                     return Answer(plan.decision())

@@ -18,11 +18,15 @@ from decisions.protocol import (
     Question,
     ReadSettings,
     ScoreQuestion,
+    Text,
 )
 from decisions.schema import capped
 
 from .conditions import Answers, Asked, Conditions, conditional
 from .forms import LEVELS, Report, WireRequest, extras, read_settings, said
+
+DATA = "state"
+"""The field of a body that the questions are about."""
 
 
 def request_of(body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
@@ -33,13 +37,19 @@ def request_of(body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
         raise SchemaViolation(faults)
     return WireRequest(
         model=body["model"],
-        state=body["state"],
+        state=state_of(body),
         questions=conditions.on(questions),
         instructions=said(body.get("instructions")),
         settings=read_settings(body, defaults),
         diagnostics=bool(body.get("diagnostics")),
         hints=tuple(_hints(body)),
     )
+
+
+def state_of(body: Mapping[str, Any]) -> Text:
+    """The state of a checked body."""
+    state: Text = body[DATA]
+    return state
 
 
 def condition_faults(body: Mapping[str, Any]) -> Iterator[Fault]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ import orjson
 
 from decisions.errors import Fault
 from decisions.hints import DECISIONS, DECISIONS_QUESTION, SYSTEM_ONE, SYSTEM_ONE_QUESTION
-from decisions.protocol import Decision, ReadSettings
+from decisions.protocol import Decision, ReadSettings, Text
+from decisions.recurring import Recurring
 from decisions.schema import RequestShape, ShapeLimits
 
 from . import decisions_form, systemone_form
@@ -38,12 +40,30 @@ __all__ = [
     "internal_error",
 ]
 
+LONGEST_ASKED = 32 * 1024
+"""Bytes of what is asked up to which it is remembered."""
+
+
+def asked_in(body: Mapping[str, Any], data: str) -> bytes | None:
+    """Everything but the state, which is under `data`, as JSON; None where that is long or not plain JSON."""
+    rest = {name: member for name, member in body.items() if name != data}
+    try:
+        asked = orjson.dumps(rest)
+    except TypeError:
+        return None
+    return data.encode() + asked if len(asked) <= LONGEST_ASKED else None
+
 
 class Form(Protocol):
-    """One of the two forms, in: its request, and its faults that no schema can tell."""
+    """One of the two forms, in: its request, and its faults that no schema can tell. `DATA` is the state's field."""
+
+    DATA: str
 
     def request_of(self, body: Mapping[str, Any], defaults: ReadSettings) -> WireRequest:
         """The request that a checked body spells."""
+
+    def state_of(self, body: Mapping[str, Any]) -> Text:
+        """The state of a checked body."""
 
     def condition_faults(self, body: Mapping[str, Any]) -> Iterable[Fault]:
         """What is wrong with what questions wait for, in any body."""
@@ -70,6 +90,8 @@ class Wire:
         self.defaults = defaults
         self.names = names
         self._systemone, self._decisions = _shapes(limits)
+        self._known: Recurring[bytes, WireRequest] = Recurring()
+        """Requests that were right, without their states: what was checked and built once holds for the next state."""
 
     def parse_systemone(self, body: bytes, content_type: str | None = None) -> WireRequest:
         """The request of `POST /v1/systemone`."""
@@ -83,10 +105,16 @@ class Wire:
         return self._request(given, self._decisions, decisions_form)
 
     def _request(self, given: dict[str, Any], shape: RequestShape, form: Form) -> WireRequest:
+        asked = asked_in(given, form.DATA)
+        known = self._known.get(asked)
+        if known is not None and shape.accepts_around(given):
+            return replace(known, state=form.state_of(given))
         refuse_unsupported(given)
         shape.check(given, form.condition_faults(given))
         self.names.check(given["model"])
-        return form.request_of(given, self.defaults)
+        request = replace(form.request_of(given, self.defaults), asked=asked)
+        self._known.put(asked, replace(request, state=""))
+        return request
 
     def systemone_body(self, request: WireRequest, decision: Decision, report: Report | None = None) -> bytes:
         """The answer of `POST /v1/systemone`; `report` is shown where the request asks for diagnostics."""

@@ -14,9 +14,15 @@ from typing import Self
 
 import httpx
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from gateway.app import create_app
 from gateway.config import load
+
+# No test asserts a time, so none fails for a busy machine either.
+hypothesis_settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("unhurried")
 
 ROOT = Path(__file__).parent.parent
 Start = Callable[..., "RunningServer"]

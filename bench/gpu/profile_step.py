@@ -1,4 +1,4 @@
-"""Where one canvas step's time goes on a GPU: kernels and host work, under several engine settings, one after another.
+"""Where one canvas step's time goes on a GPU: reads per second, kernels and host work, under given engine settings.
 
 Runs vLLM's `LLM` in this process on random token ids, so that nothing but the engine is measured. Weights may be random
 (`load_format="dummy"`): times are real then, answers mean nothing. Writes a JSON row per cell and profiler tables.
@@ -7,7 +7,6 @@ Runs vLLM's `LLM` in this process on random token ids, so that nothing but the e
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -17,25 +16,27 @@ from pathlib import Path
 from typing import Any
 
 CELLS = {
-    # name: (state tokens, question tokens, canvas width, slots, reads per state)
+    # name: (tokens named first, tokens behind them, canvas width, slots, reads that share the first)
     "single": (480, 30, 16, 1, 1),
     "joint-10": (480, 320, 64, 10, 1),
     "isolated-8": (480, 40, 16, 1, 8),
+    "schema-first-10": (320, 480, 64, 10, 10**9),
 }
+"""The tokens named first are shared by so many reads, one after another; the others are new in each read."""
 
 
 def requests(
     cell: tuple[int, int, int, int, int], count: int, seed: int, *, constrained: bool
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Prompts of random ids with their sampling arguments; every state is new."""
-    state, question, width, slots, per_state = cell
+    """Prompts of random ids with their sampling arguments."""
+    first, behind, width, slots, sharing = cell
     generator = random.Random(seed)
     labels = [1000 + 7 * k for k in range(12)]
     shared: list[int] = []
     for index in range(count):
-        if index % per_state == 0:
-            shared = [generator.randrange(300, 40000) for _ in range(state)]
-        prompt = shared + [generator.randrange(300, 40000) for _ in range(question)]
+        if index % sharing == 0:
+            shared = [generator.randrange(300, 40000) for _ in range(first)]
+        prompt = shared + [generator.randrange(300, 40000) for _ in range(behind)]
         last = (slots - 1) * 5 + 1 if slots > 1 else 0
         extra: dict[str, Any] = {
             "diffusion_seed_canvas": [generator.randrange(300, 40000) for _ in range(width)],
@@ -137,38 +138,28 @@ def engine(model: str, **settings: Any) -> Any:
     return llm
 
 
-def free(llm: Any) -> None:
-    """Give the engine's memory back, so that the next one finds it."""
-    import torch
-
-    llm.llm_engine.engine_core.shutdown()
-    del llm
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure every variant that fits the time."""
+    """Measure every cell, constrained and not; then profile, where asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
-    parser.add_argument("--variants", default="[{}]", help="JSON list of engine settings, each its own engine")
+    parser.add_argument("--settings", type=json.loads, default={}, help="engine settings over the shared ones, as JSON")
     parser.add_argument("--reads", type=int, default=128)
+    parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument("--profile", action="store_true", help="write profiler tables as well")
     given = parser.parse_args(arguments)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    rows = []
-    for number, settings in enumerate(json.loads(given.variants)):
-        llm = engine(given.model, **settings)
-        for cell in CELLS:
+    cells = given.cells.split(",")
+    llm = engine(given.model, **given.settings)
+    with (given.out / "engine.jsonl").open("a") as out:
+        for number, cell in enumerate(cells):
             for constrained in (False, True):
                 row = timed(llm, cell, given.reads, 1000 * number, constrained=constrained)
-                rows.append({"settings": settings} | row)
-        if number == 0:
-            for cell in CELLS:
-                profiled(llm, cell, 32, given.out / f"profile-{cell}.txt")
-            host_profile(llm, "isolated-8", given.reads, given.out / "profile-host.txt")
-        (given.out / "profile.json").write_text(json.dumps(rows, indent=1))
-        free(llm)
+                out.write(json.dumps({"settings": given.settings} | row) + "\n")
+    if given.profile:
+        for cell in cells:
+            profiled(llm, cell, 32, given.out / f"profile-{cell}.txt")
+        host_profile(llm, "isolated-8", given.reads, given.out / "profile-host.txt")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,13 @@ def opener_for(settings: Settings) -> Opener:
 
 def open_stub(settings: Settings) -> StubEngine:
     """The stub engine with canvases, and with the faults that the settings switch on."""
-    slots = settings.canvas
-    limits = EngineLimits(settings.max_model_len, settings.canvas, slots=slots, reads=settings.max_seqs or STUB_READS)
+    limits = EngineLimits(
+        settings.max_model_len,
+        settings.canvas,
+        slots=settings.canvas,
+        reads=settings.max_seqs or STUB_READS,
+        constrained=settings.constrained,
+    )
     faults = StubFaults(
         slot_bias=settings.stub_slot_bias,
         coupling=settings.stub_coupling,

@@ -133,6 +133,7 @@ class StubEngine:
         """Reads being worked on; back at zero when nobody asks."""
         self._broken: set[bytes] = set()
         self._asked = lru_cache(maxsize=1024)(self._find)
+        self._named = lru_cache(maxsize=1024)(self._spelled)
         self._names = {self.tokenizer.encode(label)[0]: label for label in self._labels()}
 
     async def read(self, reads: Sequence[Read], ticket: Ticket) -> Sequence[Readout]:
@@ -158,9 +159,14 @@ class StubEngine:
         return [*ALPHABETS[LabelSet.AZ_AA], *ALPHABETS[LabelSet.AZ_LOWER], *"0123456789", *self.form.nouls]
 
     def _readout(self, read: Read) -> Readout:
+        """What the labels' utilities come to, with a label mass between 0.6 and 1 that the state decides.
+
+        In a constrained read it is 1, as if the questions' own labels were all that was read.
+        """
         state, questions = self._parts(read)
-        labels = tuple([tuple([self._names[token] for token in slot.label_ids]) for slot in read.slots])
+        labels = tuple([self._named(slot.label_ids) for slot in read.slots])
         asked = self._asked(questions, labels)
+        mass = 0.0 if read.constrained else math.log(0.6 + 0.4 * unit(b"mass", state))
         rows = []
         for index, slot in enumerate(read.slots):
             logits = self._utilities(state, asked[index])
@@ -170,8 +176,11 @@ class StubEngine:
             if self.faults.noise and read.canvas:
                 seen = read.canvas[slot.position].to_bytes(4, "big")
                 logits = self._moved(logits, labels[index], self.faults.noise, seen)
-            rows.append(self._shares(logits, state))
+            rows.append(self._shares(logits, mass))
         return self._break(read, Readout(tuple(rows)))
+
+    def _spelled(self, label_ids: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple([self._names[token] for token in label_ids])
 
     @staticmethod
     def _parts(read: Read) -> tuple[bytes, tuple[int, ...]]:
@@ -213,9 +222,9 @@ class StubEngine:
         ]
 
     @staticmethod
-    def _shares(logits: Sequence[float], state: bytes) -> tuple[float, ...]:
-        """Log-probabilities over the full vocabulary, with a label mass between 0.6 and 1 that the state decides."""
-        offset = math.log(0.6 + 0.4 * unit(b"mass", state)) - math.log(math.fsum(map(math.exp, logits)))
+    def _shares(logits: Sequence[float], mass: float) -> tuple[float, ...]:
+        """Log-probabilities over the full vocabulary, of which the labels have `mass` (a logarithm) together."""
+        offset = mass - math.log(math.fsum(map(math.exp, logits)))
         return tuple([logit + offset for logit in logits])
 
     def _break(self, read: Read, readout: Readout) -> Readout:

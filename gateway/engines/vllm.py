@@ -114,7 +114,7 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         common = {
-            "logprob_token_ids": list(read.label_ids),
+            "logprob_token_ids": list(read.constrained or read.label_ids),
             "flat_logprobs": True,
             "detokenize": False,
             "output_kind": RequestOutputKind.FINAL_ONLY,
@@ -161,6 +161,8 @@ def canvas_arguments(read: Read) -> dict[str, Any]:
         "diffusion_max_steps": read.steps,
         "diffusion_read_only": True,
     }
+    if read.constrained:
+        arguments["diffusion_constrained"] = True
     if read.steps > 1:
         # Only the slots may change from step to step: everything else is the answer text that they stand in.
         open_slots = {slot.position for slot in read.slots}
@@ -199,6 +201,7 @@ async def open_vllm(settings: Settings, progress: Progress) -> VllmEngine:
         settings.attn,
         settings.enforce_eager,
         settings.disable_mm,
+        settings.constrained,
         settings.extra_args,
     )
     engine = await VllmEngine.open(source, options, progress)

@@ -25,7 +25,7 @@ from . import EngineHealth, ServedModel
 from .forms import DIFFUSION_GEMMA, family
 from .tokenizer import HfTokenizer
 from .vllm import canvas_arguments
-from .vllm_start import CANVAS_READS, NEXT_TOKEN_READS, silent
+from .vllm_start import reads_at_once, silent
 from .weights import ModelSource, Progress, choose, resolve
 
 if TYPE_CHECKING:
@@ -44,13 +44,15 @@ class HttpOptions:
     """Where the server is and what it was started with.
 
     `canvas` (tokens) and `reads` are not told by the server: they must not be above its `canvas_length` and should be
-    its `max_num_seqs`; `reads` None is the default of the vLLM engine. `key` is its bearer key. `patience` is the time
-    in seconds that it may take to be up.
+    its `max_num_seqs`; `reads` None is the default of the vLLM engine. `constrained` reads canvases over the label ids
+    alone, which a server that spreads the model over several GPUs refuses. `key` is its bearer key. `patience` is the
+    time in seconds that it may take to be up.
     """
 
     url: str
     canvas: int = 128
     reads: int | None = None
+    constrained: bool = False
     key: str = ""
     patience: float = 600.0
 
@@ -73,12 +75,13 @@ class VllmHttpEngine:
         """Wait for the server and prove that it makes our reads; raises an `EngineError` that says why not."""
         served = await asyncio.to_thread(describe, source, progress)
         canvas = served.canvas and min(served.canvas, options.canvas)
-        reads = options.reads or (CANVAS_READS if canvas else NEXT_TOKEN_READS)
+        reads = options.reads or reads_at_once(canvas=bool(canvas), constrained=options.constrained)
         client = client_for(options, reads)
         try:
             progress(f"waiting for {options.url}")
             name, context = await wait_for_model(client, options.patience)
             limits = EngineLimits(min(context, served.context), canvas, slots=canvas or 1, reads=reads)
+            limits = replace(limits, constrained=options.constrained and bool(canvas))
             engine = cls(client, served, limits)
             engine._name = name
             await engine._prove()
@@ -128,7 +131,7 @@ class VllmHttpEngine:
         request: dict[str, Any] = {
             "model": self._name,
             "prompt": read.prompt,
-            "logprob_token_ids": read.label_ids,
+            "logprob_token_ids": read.constrained or read.label_ids,
             # The server wants it beside label ids, and does not use it.
             "logprobs": 1,
             "return_tokens_as_token_ids": True,
@@ -261,7 +264,9 @@ async def open_vllm_http(settings: Settings, progress: Progress) -> VllmHttpEngi
         raise EngineUnavailable("ENGINE=vllm_http needs VLLM_URL, the root of a running `vllm serve`.")
     model = choose(settings.model, settings.model_hf, gpu=False)
     source = await asyncio.to_thread(resolve, model, settings.model_cache, progress)
-    options = HttpOptions(settings.vllm_url, settings.canvas, settings.max_seqs, settings.vllm_key)
+    options = HttpOptions(
+        settings.vllm_url, settings.canvas, settings.max_seqs, settings.constrained, settings.vllm_key
+    )
     engine = await VllmHttpEngine.open(source, options, progress)
     if settings.served_model_name:
         engine.model = replace(engine.model, name=settings.served_model_name)

@@ -20,8 +20,9 @@ from .weights import ModelSource, Progress
 AsyncLLM: TypeAlias = Any
 """vLLM's type, which is not there where it is not installed."""
 
-NEXT_TOKEN_READS, CANVAS_READS = 64, 32
-"""Reads at once where nobody says: larger canvas batches were slower on an H200 (56 reads/s at 128, 79 at 32)."""
+NEXT_TOKEN_READS, CONSTRAINED_READS, CANVAS_READS = 64, 64, 32
+"""Reads at once where nobody says. On an H200 canvases of one slot came to 292 reads/s with 64 at once and 167 with 32
+where they were constrained, and to 24 and 85 where they were not: those need memory for the whole vocabulary."""
 BLOCK = 32
 """Tokens of a key/value block on a CPU: the smallest that its kernels take; only whole blocks are found again."""
 CPU_CACHE = 2**30
@@ -62,7 +63,8 @@ class VllmOptions:
     `dtype` "auto" is float32 on a CPU, where bfloat16 would make answers depend on what else is computed, and the
     model's own on a GPU. `reads` None is chosen by the kind of model. `gpu_share` is the share of the GPU's memory.
     `attention` "auto" leaves vLLM's backend. `eager` runs without captured graphs, as a CPU always does. `text_only`
-    leaves a vision tower out. `extra` are vLLM's own engine arguments; they win over all others.
+    leaves a vision tower out. `constrained` reads canvases over the label ids alone. `extra` are vLLM's own engine
+    arguments; they win over all others.
     """
 
     context: int = 4096
@@ -73,6 +75,7 @@ class VllmOptions:
     attention: str = "auto"
     eager: bool = True
     text_only: bool = False
+    constrained: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -116,7 +119,7 @@ def load(source: ModelSource, options: VllmOptions, progress: Progress) -> Loade
         raise EngineUnavailable(f"vLLM does not serve {source.model}: {fault}") from fault
     progress(f"loaded after {time.monotonic() - started:.1f} s")
     revision = getattr(config, "_commit_hash", None) or source.revision
-    limits = limits_of(llm.vllm_config)
+    limits = limits_of(llm.vllm_config, constrained=options.constrained)
     return Loaded(ServedModel(source.name, revision, architecture), limits, tokenizer, llm)
 
 
@@ -149,7 +152,7 @@ def engine_arguments(
     arguments: dict[str, Any] = {
         "dtype": "float32" if on_cpu and options.dtype == "auto" else options.dtype,
         "max_model_len": min(options.context, longest),
-        "max_num_seqs": options.reads or (CANVAS_READS if canvas else NEXT_TOKEN_READS),
+        "max_num_seqs": options.reads or reads_at_once(canvas=canvas, constrained=options.constrained),
         "enable_prefix_caching": True,
         "enforce_eager": options.eager or on_cpu,
         # Of the full vocabulary, before anything that sampling does to it.
@@ -171,13 +174,21 @@ def engine_arguments(
     return arguments | dict(options.extra)
 
 
+def reads_at_once(*, canvas: bool, constrained: bool) -> int:
+    """How many reads an engine works on at once where nobody says."""
+    if not canvas:
+        return NEXT_TOKEN_READS
+    return CONSTRAINED_READS if constrained else CANVAS_READS
+
+
 def start_core(model: str, arguments: Mapping[str, Any]) -> AsyncLLM:
     """Start the engine core; returns once it holds the weights."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    config = AsyncEngineArgs(model=model, **arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    # As vLLM's own server: for any other use it takes 2,048 tokens a step on every device, a quarter of what fits.
+    config = AsyncEngineArgs(model=model, **arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     if config.model_config.is_diffusion and not config.use_v2_model_runner:
         raise EngineUnavailable(
             "Canvases need vLLM's model runner V2, which needs Triton for this device: a GPU, or Triton for CPUs."
@@ -185,13 +196,14 @@ def start_core(model: str, arguments: Mapping[str, Any]) -> AsyncLLM:
     return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
 
 
-def limits_of(config: Any) -> EngineLimits:  # noqa: ANN401 - vLLM's configuration
-    """What the started engine takes."""
+def limits_of(config: Any, *, constrained: bool) -> EngineLimits:  # noqa: ANN401 - vLLM's configuration
+    """What the started engine takes. vLLM constrains reads only where one GPU holds the whole model."""
     context, reads = config.model_config.max_model_len, config.scheduler_config.max_num_seqs
     if not config.model_config.is_diffusion:
         return EngineLimits(context, reads=reads)
     width = config.diffusion_config.canvas_length
-    return EngineLimits(context, width, slots=width, reads=reads)
+    constrained = constrained and config.parallel_config.tensor_parallel_size == 1
+    return EngineLimits(context, width, slots=width, reads=reads, constrained=constrained)
 
 
 def has_gpu() -> bool:

@@ -28,69 +28,75 @@ class Flights:
         self._flights: dict[Sent, _Flight] = {}
         self._kept = _Kept(keep_seconds) if keep_seconds else None
 
-    def __contains__(self, sent: Sent) -> bool:
-        return sent in self._flights
-
     async def join(self, sent: Sent, start: Start) -> Answer:
         """The answer to `sent`, from `start()` unless somebody has asked the same; raises what making it raises.
 
-        Cancelling the call takes one client away; the work is cancelled when the last one has gone.
+        Whoever comes first makes it in its own task. Where that is cancelled, one of those who joined begins anew.
         """
-        flight = self._flights.get(sent)
-        if flight is not None:
-            return (await flight.answer())._replace(joined=True)
+        while (flight := self._flights.get(sent)) is not None:
+            answer = await flight.answer()
+            if answer is not None:
+                return answer._replace(joined=True)
         if self._kept is not None and (kept := self._kept.find(sent)) is not None:
             return kept._replace(joined=True)
-        flight = self._flights[sent] = _Flight(self, sent, start)
-        return await flight.answer()
-
-    def end(self, sent: Sent, flight: _Flight, answer: Answer | None) -> None:
-        """Nobody can join this flight any more; where it has an answer, that may be kept."""
-        if self._flights.get(sent) is flight:
+        flight = self._flights[sent] = _Flight()
+        try:
+            answer = await start()
+        except BaseException as error:
             del self._flights[sent]
-        if answer is not None and self._kept is not None:
+            flight.fail(error)
+            raise
+        del self._flights[sent]
+        flight.land(answer)
+        if self._kept is not None:
             self._kept.add(sent, answer)
+        return answer
+
+    def leave(self, sent: Sent, task: asyncio.Task[Any]) -> None:
+        """The client that `task` works for has gone: it is cancelled once nobody who joined needs what it makes."""
+        flight = self._flights.get(sent)
+        if flight is not None and flight.maker is task and flight.clients:
+            flight.deserted = True
+        else:
+            task.cancel()
 
 
 class _Flight:
-    """One piece of work in a task of its own, so that it outlives any one of its clients."""
+    """A decision that its `maker` makes; `clients` came later and joined. `deserted`: the maker's own client left."""
 
-    __slots__ = ("clients", "flights", "sent", "task")
+    __slots__ = ("clients", "deserted", "maker")
 
-    def __init__(self, flights: Flights, sent: Sent, start: Start) -> None:
-        self.flights = flights
-        self.sent = sent
-        self.clients: set[asyncio.Future[Answer]] = set()
-        self.task = asyncio.create_task(start())
-        self.task.add_done_callback(self._landed)
+    def __init__(self) -> None:
+        self.maker = asyncio.current_task()
+        self.clients: list[asyncio.Future[Answer | None]] = []
+        self.deserted = False
 
-    async def answer(self) -> Answer:
-        """Wait for it as one more client."""
-        client: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.clients.add(client)
+    async def answer(self) -> Answer | None:
+        """Wait for it as one who joined; None where the maker was cancelled."""
+        client: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self.clients.append(client)
         try:
             return await client
-        except asyncio.CancelledError:
-            self.clients.discard(client)
-            if not self.clients and not self.task.done():
-                self.flights.end(self.sent, self, None)
-                self.task.cancel()
-                await asyncio.wait([self.task])  # so that its room is free when the client has gone
-            raise
+        finally:
+            self.clients.remove(client)
+            if self.deserted and not self.clients and self.maker is not None:
+                self.maker.cancel()
 
-    def _landed(self, task: asyncio.Task[Answer]) -> None:
-        error = None if task.cancelled() else task.exception()
-        answer = None if task.cancelled() or error is not None else task.result()
-        self.flights.end(self.sent, self, answer)
+    def land(self, answer: Answer | None) -> None:
+        """Hand the answer to everybody who still waits."""
+        self.deserted = False
         for client in self.clients:
-            if client.done():
-                continue
-            if answer is not None:
+            if not client.done():
                 client.set_result(answer)
-            elif error is not None:
+
+    def fail(self, error: BaseException) -> None:
+        """Tell everybody who still waits; a cancellation is the maker's own affair."""
+        if isinstance(error, asyncio.CancelledError):
+            self.land(None)
+        self.deserted = False
+        for client in self.clients:
+            if not client.done():
                 client.set_exception(error)
-            else:
-                client.cancel()
 
 
 class _Kept:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decisions.canvas import CANVAS_STEP, Noise, Packer, Placement, prove_line
+from decisions.canvas import CANVAS_STEP, Manner, Packer, Placement, prove_line
 from decisions.errors import TooManyTokens, UnfitTokenizer
 from decisions.labels import DIGITS, LETTERS, AnswerForm
 from decisions.protocol import (
@@ -19,6 +19,7 @@ from decisions.protocol import (
     Layout,
     NoulQuestion,
     Option,
+    ReadSettings,
     ScoreQuestion,
     SeedToken,
 )
@@ -213,7 +214,7 @@ def packed(round_: list[Slot], limits: EngineLimits) -> tuple[tuple[Read, ...], 
     packer = PACKERS.setdefault(limits, Packer(StubTokenizer(), limits, AnswerForm(space=" " if limits.canvas else "")))
     marked = [replace(slot, instructions=f"{slot.instructions} [{index}]") for index, slot in enumerate(round_)]
     page = packer.writer.page("s", None, Layout.DOCUMENT_FIRST)
-    return packer.pack(page, marked, Noise(1, SeedToken.RANDOM))
+    return packer.pack(page, marked, Manner(1, SeedToken.RANDOM))
 
 
 @settings(max_examples=60)
@@ -272,3 +273,43 @@ def test_first_fit_goes_back_to_a_canvas_that_still_has_room() -> None:
 
     assert [len(read.slots) for read in reads] == [2, 1]
     assert "Is it 2?" in prompt_text(reads[0])
+
+
+# --- Constrained reads ------------------------------------------------------------------------------------------------
+
+
+def test_constrained_reads_ask_for_one_set_whatever_their_questions_need() -> None:
+    """An engine reads a batch faster where all of it is constrained to one set."""
+    limits = replace(CANVAS, constrained=True)
+    requests = [
+        asked(NoulQuestion(id="a")),
+        asked(ChoiceQuestion(id="a", options=(Option("x"), Option("y"))), NoulQuestion(id="b")),
+        asked(ScoreQuestion(id="a", levels=("low", "high"))),
+    ]
+    reads = [
+        read for request in requests for read in planner(limits).plan(replace(request, diagnostics=False)).next_reads()
+    ]
+
+    assert len({read.constrained for read in reads}) == 1
+    assert all(set(read.label_ids) <= set(read.constrained) for read in reads)
+    assert list(reads[0].constrained) == sorted(set(reads[0].constrained))
+    assert len(reads[0].constrained) <= limits.label_ids
+
+
+@pytest.mark.parametrize("changed", [{"diagnostics": True}, {"settings": ReadSettings(steps=2)}])
+def test_what_needs_the_whole_vocabulary_gets_it(changed: dict[str, Any]) -> None:
+    """Label mass is told in diagnostics, and between steps all tokens play a part."""
+    request = replace(asked(NoulQuestion(id="a")), **({"diagnostics": False} | changed))
+
+    assert planner(replace(CANVAS, constrained=True)).plan(request).next_reads()[0].constrained == ()
+
+
+def test_labels_beyond_the_common_ones_are_added_where_there_is_room() -> None:
+    """A read of an extended set is constrained to more ids, or to none where these would be too many."""
+    options = tuple(Option(f"option {number}") for number in range(52))
+    request = replace(asked(ChoiceQuestion(id="a", options=options), labels=LabelSet.AZ_AA), diagnostics=False)
+    for room, constrained in ((128, True), (52, False)):
+        [read] = planner(replace(CANVAS, constrained=True, label_ids=room)).plan(request).next_reads()
+
+        assert bool(read.constrained) is constrained
+        assert not constrained or set(read.label_ids) <= set(read.constrained)

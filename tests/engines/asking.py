@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from decisions.canvas import Noise, Packer
+from decisions.canvas import Manner, Packer
 from decisions.protocol import Layout, Option, SeedToken
 from decisions.reads import Cost, Read, Readout, Slot, Ticket
 from gateway.engines import Engine
 
 TICKET = Ticket("test", Cost(1, 1), math.inf)
-NOISE = Noise(0, SeedToken.RANDOM)
+MANNER = Manner(0, SeedToken.RANDOM)
 QUESTIONS = (
     ("Does the customer ask for money back?", ()),
     ("Which team should handle this?", ("billing", "technical", "sales")),
@@ -32,7 +32,7 @@ def ask(engine: Engine, state: str, numbers: Sequence[int]) -> list[Read]:
     """A read for each of these questions about one state."""
     packer = Packer(engine.tokenizer, engine.limits, engine.form)
     page = packer.writer.page(state, None, Layout.DOCUMENT_FIRST)
-    reads, _ = packer.pack(page, [question(engine, number) for number in numbers], NOISE)
+    reads, _ = packer.pack(page, [question(engine, number) for number in numbers], MANNER)
     return list(reads)
 
 

@@ -92,10 +92,9 @@ async def test_errors_cross_as_errors(redis_server: RedisServer) -> None:
 
 async def test_replicas_that_differ_share_nothing(redis_server: RedisServer) -> None:
     """Another default would give other answers."""
-    prefix = {"REDIS_PREFIX": "differ:"}
     async with (
-        replicas(redis_server.url, 1, **prefix) as (origin,),
-        replicas(redis_server.url, 1, **prefix, DEFAULT_LAYOUT="schema_first") as (other,),
+        replicas(redis_server.url, 1, REDIS_PREFIX="differ:") as (origin,),
+        replicas(redis_server.url, 1, REDIS_PREFIX="differ:", DEFAULT_LAYOUT="schema_first") as (other,),
     ):
         await check(await ask_all(origin, STATES[:4]))
 
@@ -207,8 +206,9 @@ async def test_every_key_expires_and_nothing_of_an_entry_stays(redis_server: Red
 
 async def test_without_payloads_nothing_of_a_request_is_in_redis(redis_server: RedisServer) -> None:
     """Nothing is handed off or joined across replicas, and the bound holds all the same."""
-    given = {"REDIS_PREFIX": "figures:", "REDIS_PAYLOADS": "0", "MAX_QUEUE": "1", "STUB_DELAY_MS": "400"}
-    async with replicas(redis_server.url, **given) as (one, two):
+    async with replicas(
+        redis_server.url, REDIS_PREFIX="figures:", REDIS_PAYLOADS="0", MAX_QUEUE="1", STUB_DELAY_MS="400"
+    ) as (one, two):
         asking = [asyncio.create_task(one.ask(state)) for state in STATES[:2]]
         await until(lambda: two.queue.room.elsewhere)
         other = asyncio.create_task(two.ask("inside"))

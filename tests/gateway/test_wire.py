@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decisions.errors import DecisionError, UnknownModel, UnsupportedFeature
+from decisions.errors import DecisionError, SchemaViolation, UnknownModel, UnsupportedFeature
 from decisions.protocol import (
     ChoiceAnswer,
     ChoiceQuestion,
@@ -33,7 +33,7 @@ from decisions.protocol import (
 )
 from decisions.schema import load_schema
 from gateway.unsupported import REQUEST
-from gateway.wire import Report, ServedNames, ShapeLimits, Wire, WireRequest
+from gateway.wire import LONGEST_ASKED, Report, ServedNames, ShapeLimits, Wire, WireRequest, asked_in
 
 DEFAULTS = ReadSettings(seed=7, temperatures=Temperatures(noul=1.5, choice=2.0, score=3.0))
 WIRE = Wire(ShapeLimits(), DEFAULTS, ServedNames("own-model"))
@@ -381,3 +381,41 @@ def test_the_models_list_has_both_forms() -> None:
     Draft7Validator(load_schema("models.response")).validate(body)
     assert ["jev-latest", "jev-preview", "own-model"] == [model["name"] for model in body["models"]]
     assert [model["name"] for model in body["models"]] == [model["id"] for model in body["data"]]
+
+
+# --- What comes again -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["systemone", "decisions"])
+def test_the_same_questions_about_another_state_are_read_as_they_were(kind: str) -> None:
+    """What is remembered of a request is everything but its state, hints included."""
+    body = load_schema(f"{kind}.request")["examples"][0] | {"sequential": True}
+    data = "state" if kind == "systemone" else "input"
+
+    def read(wire: Wire, state: object) -> WireRequest:
+        parse_form = wire.parse_systemone if kind == "systemone" else wire.parse_decisions
+        return parse_form(json.dumps(body | {data: state}).encode())
+
+    remembering, fresh = (Wire(ShapeLimits(), DEFAULTS, ServedNames("own-model")) for _ in range(2))
+    first = read(remembering, "one")
+
+    assert read(remembering, "two") == read(fresh, "two") == replace(first, state="two")
+    assert first.hints
+
+
+@pytest.mark.parametrize("state", [7, True, None, ...])
+def test_a_wrong_state_is_refused_however_well_the_questions_are_known(state: object) -> None:
+    """A state is checked each time."""
+    right = {"model": "jev-latest", "state": "x", "questions": {"q": NOUL}}
+    WIRE.parse_systemone(json.dumps(right).encode())
+    wrong = {name: value for name, value in (right | {"state": state}).items() if value is not ...}
+
+    with pytest.raises(SchemaViolation) as refused:
+        WIRE.parse_systemone(json.dumps(wrong).encode())
+    assert {fault.loc for fault in refused.value.faults} == {("body", "state")}
+
+
+def test_long_or_odd_questions_are_not_remembered() -> None:
+    """What is remembered stays small, and is plain JSON."""
+    assert parse({"type": "noul", "instructions": "x" * LONGEST_ASKED}).asked is None
+    assert asked_in({"state": "x", "seed": 10**30}, "state") is None
