@@ -63,7 +63,7 @@ async def test_the_form_and_the_stages_cross_as_well(redis_server: RedisServer) 
         "questions": [{"type": "predicate", "name": "q", "instructions": "?"}],
         "diagnostics": True,
     }
-    async with replicas(redis_server.url) as (origin, other):
+    async with replicas(redis_server.url, STUB_DELAY_MS="300") as (origin, other):
         first = asyncio.create_task(origin.ask())
         await until(lambda: origin.working)
         handed = await origin.post("/v1/decisions", json=body)
@@ -79,7 +79,7 @@ async def test_the_form_and_the_stages_cross_as_well(redis_server: RedisServer) 
 
 async def test_errors_cross_as_errors(redis_server: RedisServer) -> None:
     """With their status, their message and when to come again."""
-    async with replicas(redis_server.url) as (origin, other):
+    async with replicas(redis_server.url, STUB_DELAY_MS="300") as (origin, other):
         first = asyncio.create_task(origin.ask())
         await until(lambda: origin.working)
         other.gateway.serving.engine.faults = StubFaults(missing_slot=1.0, lasting=True)
