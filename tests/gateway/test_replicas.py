@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
-from uuid import uuid4
 
 import httpx
 import pytest
@@ -19,26 +19,37 @@ from tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 Started = Callable[..., list[RunningServer]]
-LEASE = "1"
+MANY = {
+    "STUB_DELAY_MS": "100",
+    "MAX_INFLIGHT": "2",
+    "MAX_QUEUE": "1000",
+    "QUEUE_TIMEOUT": "25",
+    "DRAIN_DELAY": "0.5",
+}
+"""Settings with which many can wait, for as long as a busy machine takes."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start(start_server: Start, redis_server: RedisServer) -> Iterator[Started]:
-    """Starts replicas that share a prefix; all of them end with the test."""
-    given = {"ENGINE": "stub", "REDIS_URL": redis_server.url, "REDIS_LEASE": LEASE, "REDIS_PREFIX": f"{uuid4().hex}:"}
-    running: list[RunningServer] = []
+    """Gives replicas that share a prefix. Those that a test has left alive serve the next one with these settings."""
+    alive: dict[str, list[RunningServer]] = {}
 
     def start_all(count: int = 3, **settings: str) -> list[RunningServer]:
-        started = [start_server(ready=False, **given, **settings) for _ in range(count)]
-        running.extend(started)
-        for server in started:
+        chosen = {**MANY, **settings}
+        servers = alive.setdefault(str(chosen), [])
+        servers[:] = [server for server in servers if server.process.poll() is None]
+        common = {"ENGINE": "stub", "REDIS_URL": redis_server.url, "REDIS_LEASE": "1"}
+        prefix = f"delay{chosen['STUB_DELAY_MS']}:"
+        new = [start_server(ready=False, **common, REDIS_PREFIX=prefix, **chosen) for _ in range(count - len(servers))]
+        servers += new
+        for server in new:
             wait_until_ready(server, 30)
-        while any(gauge(server, "canvasgate_replica_inflight") or replicas_of(server) < count for server in started):
-            pass
-        return started
+        while any(replicas_of(server) != count for server in servers):
+            time.sleep(0.05)
+        return list(servers)
 
     yield start_all
-    for server in running:
+    for server in [server for servers in alive.values() for server in servers]:
         server.process.kill()
         server.process.wait()
 
@@ -107,10 +118,37 @@ def states(count: int) -> list[str]:
     return [f"Customer {number} was charged twice." for number in range(count)]
 
 
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(start: Started, redis_server: RedisServer) -> None:
+    """Two hundred at three replicas, while others stay and get their own answers."""
+    servers = start()
+    draw = random.Random(11)
+
+    async def leave_early(number: int) -> None:
+        host, port = draw.choice(servers).url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        body = asked_bytes(f"leaves {number % 120}")
+        request = head(len(body)) + body
+        writer.write(request[: draw.choice([len(request) // 2, len(request), len(request), len(request)])])
+        await writer.drain()
+        await asyncio.sleep(draw.uniform(0, 0.6))
+        writer.transport.abort()
+
+    clients = Clients(servers)
+    staying = asyncio.create_task(clients.ask_all(states(60), lambda number: number))
+    await asyncio.gather(*(leave_early(number) for number in range(200)))
+    await check(await staying)
+    await until_zero(servers)
+    left = {key.split(":")[2] for key in redis_server.all_keys() if key.startswith("delay100:")}
+
+    assert [] == clients.failures
+    assert not left & {"entry", "waiters", "digest", "line", "waiting", "deadlines", "taken"}
+
+
 async def test_a_worker_that_is_killed_loses_nothing_of_others(start: Started) -> None:
     """What it had taken is decided by another, after its lease has run out; its places are free again."""
-    origin, worker, other = start(STUB_DELAY_MS="300", MAX_INFLIGHT="2")
+    origin, worker, other = start()
     clients = Clients([origin])
+    expired = sum(total(server, "canvasgate_leases_expired_total") for server in (origin, other))
     asking = asyncio.create_task(clients.ask_all(states(24)))
     await until_working(worker)
     worker.process.kill()
@@ -118,13 +156,14 @@ async def test_a_worker_that_is_killed_loses_nothing_of_others(start: Started) -
     await until_zero([origin, other])
 
     assert [] == clients.failures
-    assert total(origin, "canvasgate_leases_expired_total") + total(other, "canvasgate_leases_expired_total") >= 1
+    assert sum(total(server, "canvasgate_leases_expired_total") for server in (origin, other)) > expired
 
 
 async def test_clients_of_an_origin_that_is_killed_ask_another_and_are_answered(start: Started) -> None:
     """What they had asked is joined where it still waits or is worked on; nothing is left behind."""
-    origin, second, third = start(STUB_DELAY_MS="300", MAX_INFLIGHT="2")
+    origin, second, third = start()
     clients = Clients([origin, second, third])
+    joined = sum(total(server, "canvasgate_joined_total") for server in (second, third))
     asking = asyncio.create_task(clients.ask_all(states(18)))
     await until_working(second)
     await until_working(third)
@@ -134,12 +173,12 @@ async def test_clients_of_an_origin_that_is_killed_ask_another_and_are_answered(
 
     assert clients.failures
     assert all(isinstance(failure, httpx.TransportError) for failure in clients.failures)
-    assert total(second, "canvasgate_joined_total") + total(third, "canvasgate_joined_total") >= 1
+    assert sum(total(server, "canvasgate_joined_total") for server in (second, third)) > joined
 
 
 async def test_replicas_are_stopped_under_load_without_a_failed_request(start: Started) -> None:
     """One after the other: what it has is finished or given back, it ends with 0, and nobody is refused."""
-    servers = start(STUB_DELAY_MS="50", MAX_INFLIGHT="2", DRAIN_DELAY="0.5")
+    servers = start()
     clients = Clients(servers)
     stopped: list[RunningServer] = []
 
@@ -166,7 +205,7 @@ async def test_replicas_are_stopped_under_load_without_a_failed_request(start: S
 
 async def test_what_a_stopped_replica_still_works_on_is_given_back(start: Started) -> None:
     """It does not wait for a lease: the one that takes it over is told at once."""
-    origin, worker = start(2, STUB_DELAY_MS="3000", MAX_INFLIGHT="1", DRAIN_TIMEOUT="0", QUEUE_TIMEOUT="20")
+    origin, worker = start(2, STUB_DELAY_MS="3000", MAX_INFLIGHT="1", DRAIN_DELAY="0", DRAIN_TIMEOUT="0")
     asking = asyncio.create_task(Clients([origin]).ask_all(states(2)))
     await until_working(worker)
     worker.process.send_signal(signal.SIGTERM)
@@ -175,29 +214,3 @@ async def test_what_a_stopped_replica_still_works_on_is_given_back(start: Starte
     await check(await asking)
     await until_zero([origin])
     assert 0 == total(origin, "canvasgate_leases_expired_total")
-
-
-async def test_clients_that_leave_at_any_moment_leave_nothing_behind(start: Started, redis_server: RedisServer) -> None:
-    """Two hundred at three replicas, while others stay and get their own answers."""
-    servers = start(STUB_DELAY_MS="20", MAX_INFLIGHT="2", MAX_QUEUE="1000", QUEUE_TIMEOUT="25")
-    draw = random.Random(11)
-
-    async def leave_early(number: int) -> None:
-        host, port = draw.choice(servers).url.removeprefix("http://").split(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        body = asked_bytes(f"leaves {number % 120}")
-        request = head(len(body)) + body
-        writer.write(request[: draw.choice([len(request) // 2, len(request), len(request), len(request)])])
-        await writer.drain()
-        await asyncio.sleep(draw.uniform(0, 0.6))
-        writer.transport.abort()
-
-    clients = Clients(servers)
-    staying = asyncio.create_task(clients.ask_all(states(60), lambda number: number))
-    await asyncio.gather(*(leave_early(number) for number in range(200)))
-    await check(await staying)
-    await until_zero(servers)
-    left = {key.split(":")[2] for key in redis_server.all_keys() if key.split(":")[2:3]}
-
-    assert [] == clients.failures
-    assert not left & {"entry", "waiters", "digest", "line", "waiting", "deadlines", "taken"}
