@@ -15,6 +15,9 @@ from .lanes import SMALL_PASSES
 from .link import Reply
 from .room import Room
 
+FRESH = 0.1
+"""Seconds for which what Redis has said about the lanes is good enough to refuse by."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
@@ -41,6 +44,7 @@ class Cluster:
         self.left_behind = 0
         """Entries of dead replicas that can be taken over."""
         self._counts = (0, 0, 0, 0)
+        self._counted = 0.0
         self._oldest = (0.0, 0.0)
 
     @property
@@ -64,6 +68,7 @@ class Cluster:
         small, large = self._oldest
         self._oldest = (small or now if counts[0] else 0.0, large or now if counts[2] else 0.0)
         self._counts = (counts[0], counts[1], counts[2], counts[3])
+        self._counted = now
 
     def hint(self) -> None:
         """Something was added to a lane."""
@@ -156,6 +161,11 @@ class Cluster:
         capacity, most = sum(each.capacity for each in replicas), sum(each.most for each in replicas)
         rounds = max(reads / capacity, decisions / most)
         return min(max(per_read * capacity * rounds, RETRY_LEAST), RETRY_MOST)
+
+    def is_full(self, bound: int) -> bool:
+        """Whether Redis has said a moment ago that so many wait: under overload it need not be asked every time."""
+        fresh = asyncio.get_running_loop().time() - self._counted < FRESH
+        return fresh and self.small + self.large >= bound
 
     def full(self, bound: int) -> Overloaded:
         """Why an entry may not wait where as many do as are allowed."""

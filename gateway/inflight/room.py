@@ -25,7 +25,7 @@ class Room:
         self.elsewhere = 0
         """Entries that wait in other processes and count towards the same bound."""
         self.freed: Callable[[], None] = lambda: None
-        """Called when room came free that nobody here waits for."""
+        """Called when somebody has left."""
         self.most_decisions = bounds.decisions or bounds.reads
         self._bounds = bounds
         self._small_limit = small_limit(bounds.reads)

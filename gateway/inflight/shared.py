@@ -8,10 +8,12 @@ away each replica goes on alone, or refuses where `REDIS_REQUIRED` says so.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ from decisions.errors import AdmissionError, DeadlineExceeded, Overloaded, Queue
 
 from ..config import Settings
 from .awaited import Awaited, Lost
+from .beats import Beats
 from .cluster import Cluster
 from .contract import Answer, ClusterSnapshot, QueueBounds, QueueSnapshot, Work
 from .crossing import digest_of, space_of, unpack
@@ -28,17 +31,12 @@ from .link import Link, RedisAway, Refused, Reply, Value
 from .memory import MemoryQueue
 from .worker import Compute, ComputeSent, Outcome, Running, Worker, answered
 
+log = logging.getLogger("canvasgate")
+
 REGISTER_AFTER = 0.002
 """Seconds after which Redis hears of a decision that started at once; one that is done sooner is no news."""
 LARGEST_BODY = 1024 * 1024
 """Bytes of the largest request that goes through Redis; a larger one waits where it arrived."""
-BEATS = 5
-"""Beats in the time of a lease."""
-BEAT_MOST = 1.0
-"""Seconds between two beats at most."""
-STRIKES = 2
-"""Beats at which an entry has to be missing before it is taken for lost; its answer may be on the way."""
-WHY_AWAY = "Redis is away"
 
 
 class SharedQueue:
@@ -59,38 +57,33 @@ class SharedQueue:
         self.link = Link(url, timeout, prefix, (lifetime, self.me))
         self.cluster = Cluster(self.me, self.room)
         self.worker = Worker(self.link, self.cluster, compute_sent, settings.request_timeout)
-        names = (f"{prefix}inbox:{self.me}", (f"{prefix}lane:small", f"{prefix}lane:large"))
-        self._inbox = Inbox(url, timeout, self.link, names)
-        self._beat_seconds = min(BEAT_MOST, lease / BEATS)
+        self._inbox = Inbox(url, timeout, self.link, prefix, self.me)
         self._awaited: dict[str, Awaited] = {}
+        self._beats = Beats(self.link, self.worker, self._awaited, lease)
+        self._beats.heard = self._inbox.start_from
         self._left_behind: list[str] = []
         self._entries = 0
         self._entering = 0
-        self._beat_now = asyncio.Event()
+        self._freed = asyncio.Event()
         self._handed_off = 0
         self._retired = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._connect()
-
-    def _connect(self) -> None:
-        self.worker.idle_ms = int(1000 * (self.settings.redis_lease - 2 * self._beat_seconds))
         self.worker.landed = self._land
         self.worker.own = self._own
         self.worker.may_take = self._may_take
-        self.room.freed = self.worker.look
+        self.room.freed = self._room_freed
         self.link.changed = self._link_changed
 
     # --- The life of the queue ----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Begin to reach Redis; the first beat follows once it is there."""
-        self._tasks = [
-            asyncio.create_task(self.link.run()),
-            asyncio.create_task(self.worker.run()),
-            asyncio.create_task(self._beat_on()),
-        ]
+        tasks = [self.link.run(), self.worker.run(), self._beats.run()]
         if self.settings.redis_payloads:
-            self._tasks.append(asyncio.create_task(self._inbox.run(self._hear, self._hear_of_work)))
+            tasks.append(self._inbox.run(self._hear, self._wait_for_room, self._hear_of_work))
+        self._tasks = [asyncio.create_task(task) for task in tasks]
+        for each in self._tasks:
+            each.add_done_callback(_tell_of_failure)
 
     def retire(self) -> None:
         """Take only as long as a client of this replica waits for something that nobody has taken."""
@@ -104,7 +97,7 @@ class SharedQueue:
             async with asyncio.timeout(timeout):
                 await self.room.empty.wait()
                 while self._awaited:  # noqa: ASYNC110 - looked at once a beat, by nobody in a hurry
-                    await asyncio.sleep(self._beat_seconds / 10)
+                    await asyncio.sleep(self._beats.seconds / 10)
         except TimeoutError:
             return False
         return True
@@ -129,23 +122,21 @@ class SharedQueue:
 
     def fault(self) -> str:
         """That Redis is away, with the reason."""
-        return "" if self.link.up else f"{WHY_AWAY}: {self.link.why_down}"
+        return "" if self.link.up else f"Redis is away: {self.link.why_down}"
 
     def snapshot(self) -> QueueSnapshot:
         """This replica's room, and the cluster's lanes with what waits in memory here."""
         seen, (small, large) = self.room.snapshot(), self.cluster.ages()
-        own = {self.me: seen.decisions}
-        return QueueSnapshot(
-            decisions=seen.decisions,
-            reads=seen.reads,
+        inflight = {name: each.decisions for name, each in self.cluster.replicas.items()}
+        return replace(
+            seen,
             waiting_small=seen.waiting_small + self.cluster.small,
             waiting_large=seen.waiting_large + self.cluster.large,
             oldest=max(seen.oldest, small, large),
             expected_wait=seen.expected_wait and max(seen.expected_wait, self.cluster.expected_wait()),
-            draining=seen.draining,
             cluster=ClusterSnapshot(
                 up=self.link.up,
-                inflight={name: each.decisions for name, each in self.cluster.replicas.items()} | own,
+                inflight=inflight | {self.me: seen.decisions},
                 oldest_small=small,
                 oldest_large=large,
                 handed_off=self._handed_off,
@@ -162,7 +153,7 @@ class SharedQueue:
             raise QueueUnavailable("The gateway is stopping and takes no new requests.")
         while True:
             if self.stuck:
-                raise QueueUnavailable(f"{WHY_AWAY}, and nothing is decided without it.")
+                raise QueueUnavailable("Redis is away, and nothing is decided without it.")
             if not (self.link.up and self.settings.redis_payloads) or len(work.sent.body) > LARGEST_BODY:
                 return await self.local.run(work)
             try:
@@ -206,6 +197,7 @@ class SharedQueue:
         """Where the same is on its way elsewhere, that one is waited for, and this one need not go on."""
         if isinstance(reply, Exception):
             running.registered = False
+            self.worker.unfinished.append(running.id)
             return
         kind, name, counts = reply
         self.cluster.count(counts)
@@ -219,6 +211,8 @@ class SharedQueue:
 
     async def _line_up(self, awaited: Awaited) -> None:
         """In Redis, for whoever has room. Raises `Overloaded` where it may not wait."""
+        if self.cluster.is_full(self.bounds.waiting):
+            raise self.cluster.full(self.bounds.waiting)
         self._entering += 1  # nobody who comes after it may go in before it
         try:
             kind, name, counts = await self.link.ask("enter", *self._entry(awaited, "queue"))
@@ -323,8 +317,21 @@ class SharedQueue:
             awaited.end(Lost())
             return
         self._handed_off += not awaited.joined
-        awaited.end(unpack(body))
+        try:
+            awaited.end(unpack(body))
+        except (ValueError, LookupError, TypeError):
+            log.warning("the answer to entry %s could not be read", entry_id)
+            awaited.end(Lost())
         self.worker.cancel(entry_id)  # another replica took it over, and was sooner
+
+    def _room_freed(self) -> None:
+        self._freed.set()
+        self.worker.look()
+
+    async def _wait_for_room(self) -> None:
+        while not all(self.room.free):
+            self._freed.clear()
+            await self._freed.wait()
 
     def _hear_of_work(self) -> None:
         self.cluster.hint()
@@ -337,57 +344,26 @@ class SharedQueue:
     def _link_changed(self) -> None:
         """Redis came or went. When it went, whatever waits there finds room here."""
         if self.link.up:
-            self._beat_now.set()
+            self._beats.now()
             left, self._left_behind = self._left_behind, []
             for entry_id in left:
-                if entry_id not in self._awaited:
-                    self.link.tell("leave", entry_id, 0)
+                self.link.tell("leave", entry_id, 0)
+            unfinished, self.worker.unfinished = self.worker.unfinished, []
+            for entry_id in unfinished:
+                self.link.tell("release", entry_id)
             return
         self.cluster.forget()
         for awaited in list(self._awaited.values()):
             running = self.worker.running.get(awaited.id)
             if running is not None:
+                self.worker.unfinished += [running.id] if running.registered else []
                 running.registered = False
             elif awaited.queued or awaited.joined:
                 self._left_behind.append(awaited.id)
                 awaited.end(Lost())
 
-    # --- Beats --------------------------------------------------------------------------------------------------------
 
-    async def _beat_on(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._beat_seconds):
-                    await self._beat_now.wait()
-            self._beat_now.clear()
-            if self.link.up:
-                with suppress(RedisAway, Refused):  # the next one tells
-                    await self._beat()
-
-    async def _beat(self) -> None:
-        running = [each.id for each in self.worker.running.values() if each.registered]
-        awaited = [each.id for each in self._awaited.values() if each.id not in self.worker.running]
-        lease, idle = int(1000 * self.settings.redis_lease), self.worker.idle_ms
-        now, lost, missing, replicas, ages, left, counts = await self.link.ask(
-            "beat", self.cluster.own_figures(), lease, idle, len(running), *running, *awaited
-        )
-        self._inbox.start_from(int(now))
-        self.cluster.beat(replicas, ages, left, counts)
-        for entry_id in lost:
-            self._lose(entry_id.decode())
-        self._strike({entry_id.decode() for entry_id in missing})
-        self.worker.look()
-
-    def _lose(self, entry_id: str) -> None:
-        """Redis no longer has what is worked on here; it goes on only for a client of this replica."""
-        running = self.worker.running.get(entry_id)
-        if running is not None:
-            running.registered = False
-            if entry_id not in self._awaited:
-                running.task.cancel()
-
-    def _strike(self, missing: set[str]) -> None:
-        for awaited in list(self._awaited.values()):
-            awaited.strikes = awaited.strikes + 1 if awaited.id in missing else 0
-            if awaited.strikes >= STRIKES and awaited.id not in self.worker.running:
-                awaited.end(Lost())
+def _tell_of_failure(task: asyncio.Task[None]) -> None:
+    """A part of the queue that ends by itself is a fault of ours."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("a part of the queue has failed", exc_info=task.exception())

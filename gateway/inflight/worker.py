@@ -66,8 +66,10 @@ class Worker:
         self.own: Callable[[str], Compute | None] = lambda _: None
         """How to make the decision of an entry that a client of this replica waits for."""
         self.may_take: Callable[[], bool] = lambda: True
+        self.unfinished: list[str] = []
+        """Entries of which Redis could not be told that they are done; they are released when it is there again."""
         self._link = link
-        self._cluster = cluster
+        self.cluster = cluster
         self._compute_sent = compute_sent
         self._limit = limit
         self._look = asyncio.Event()
@@ -107,8 +109,9 @@ class Worker:
 
         def done(reply: Reply | Exception) -> None:
             if isinstance(reply, Exception):
-                return  # the entry's lease will run out, or Redis has lost it
-            self._cluster.count(reply[-1])
+                self.unfinished.append(entry_id)
+                return
+            self.cluster.count(reply[-1])
             if reply[0] == b"waited":
                 self._link.tell("finish", entry_id, pack(told(entry_id, outcome)))
 
@@ -118,7 +121,7 @@ class Worker:
 
     def look(self) -> None:
         """There may be something to take, and room for it."""
-        if self._cluster.waiting:
+        if self.cluster.waiting:
             self._look.set()
 
     async def run(self) -> None:
@@ -133,7 +136,7 @@ class Worker:
                 log.debug("nothing could be taken: %s", error)
 
     def _can_take(self) -> bool:
-        return self._link.up and self._cluster.waiting > 0 and self.may_take() and all(self.room.free)
+        return self._link.up and self.cluster.waiting > 0 and self.may_take() and all(self.room.free)
 
     async def _take(self) -> bool:
         """Whether anything was taken. Meanwhile nobody else goes in, so that what is taken has its room."""
@@ -145,8 +148,8 @@ class Worker:
                 *(MOST_TRIES, GIVEN_UP, SMALL_PASSES),
             )
             self.leases_expired += expired
-            self._cluster.left_behind = max(0, self._cluster.left_behind - expired)
-            self._cluster.count(counts)
+            self.cluster.left_behind = max(0, self.cluster.left_behind - expired)
+            self.cluster.count(counts)
             for entry in taken:
                 self._begin(*entry)
         finally:

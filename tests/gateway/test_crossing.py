@@ -33,7 +33,7 @@ def test_an_answer_crosses_unrounded_and_in_order() -> None:
     assert answer == crossed
     assert isinstance(crossed, Answer)
     assert list(DECISION.answers) == list(crossed.decision.answers)
-    assert ["b", "a"] == list(crossed.decision.answers["choice"].probabilities)  # type: ignore[union-attr, arg-type]
+    assert ["b", "a"] == list(crossed.decision.answers["choice"].probabilities)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in STATUSES if kind not in {TooManyTokens, errors.SchemaViolation}])

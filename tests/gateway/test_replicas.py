@@ -186,7 +186,7 @@ async def test_replicas_are_stopped_under_load_without_a_failed_request(start: S
         alive = [index for index, server in enumerate(servers) if server not in stopped]
         return alive[number % len(alive)]
 
-    rounds = []
+    rounds: list[dict[str, httpx.Response]] = []
     for leaving in (None, servers[0], servers[1]):
         asking = asyncio.create_task(clients.ask_all([f"{len(rounds)} {state}" for state in states(30)], at))
         await until_working(servers[2])
