@@ -22,21 +22,23 @@ from decisions.isolation import IsolationBounds
 from decisions.plan import Planner
 from decisions.prompt import PROMPT_VERSION
 from decisions.protocol import ReadSettings
+from decisions.reads import Ticket
 
 from . import __version__
 from .config import InvalidSettings, Settings
 from .engines import Engine
 from .engines.opening import caution, open_engine
-from .inflight import MemoryQueue, QueueBounds
+from .inflight import Answer, InFlightQueue, MemoryQueue, QueueBounds, Sent
+from .inflight.joined import Flights
 from .keyring import Keyring
 from .metrics import EngineState, Metrics, RequestRecord
-from .middleware import BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
+from .middleware import HEAVY_BODY, BodyMiddleware, ErrorMiddleware, KeyMiddleware, RequestMiddleware
 from .rates import Rates
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
 from .template_form import Templates
 from .templates import Catalogue, Watcher, folders_of
-from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire
+from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire, WireRequest
 
 if TYPE_CHECKING:
     from .tracing import Tracing
@@ -96,6 +98,7 @@ class Gateway:
         if tasks:
             await asyncio.wait(tasks)
         if self._serving is not None:
+            await self._serving.queue.close()
             await self._serving.engine.close()
 
     def start_draining(self) -> None:
@@ -104,6 +107,8 @@ class Gateway:
             return
         delay = self.settings.drain_delay if self._serving is not None else 0.0
         self.draining = True
+        if self._serving is not None:
+            self._serving.queue.retire()
         log.info("draining: unready now, serving for another %g s", delay)
         asyncio.get_running_loop().call_later(delay, self.stop_serving)
 
@@ -114,6 +119,7 @@ class Gateway:
         self._watching.add_done_callback(tell_of_failure)
         engine = await open_engine(self.settings, self._progress)
         self._serving = await asyncio.to_thread(Serving, self.settings, engine, self.catalogue)
+        await self._serving.queue.open()
         self.metrics.watch(queue=self._serving.queue.snapshot)
         self._phase = "ready"
         self.opened.set()
@@ -141,13 +147,21 @@ class Gateway:
         error = running.exception()
         self.failed = True
         self._phase = f"failed: {error}"
+        if self._serving is not None:
+            self._serving.queue.retire()
         self.opened.set()
         log.critical("%s", self._phase, exc_info=None if isinstance(error, DecisionError) else error)
         self.stop_serving()
 
     def unready_reason(self) -> str:
         """Why a decision would not be answered now; empty when it would be."""
-        return "" if self.phase == "ready" else self.phase
+        if self.phase != "ready":
+            return self.phase
+        return self.queue_fault() if self.serving.queue.stuck else ""
+
+    def queue_fault(self) -> str:
+        """What the queue lacks and may do without; empty where all is well."""
+        return "" if self._serving is None else self._serving.queue.fault()
 
     def health_body(self) -> dict[str, Any]:
         """The body of `/health`."""
@@ -196,7 +210,10 @@ class Gateway:
 
     def report(self, record: RequestRecord) -> Report:
         """What a decision's diagnostics tell of this gateway."""
-        return Report(self.serving.fingerprint, record.stages.get("queue", 0.0), record.stages.get("engine", 0.0))
+        stages = record.stages
+        return Report(
+            self.serving.fingerprint, stages.get("queue", 0.0), stages.get("engine", 0.0), joined=record.joined
+        )
 
     def _engine_state(self) -> EngineState:
         serving = self._serving
@@ -213,15 +230,6 @@ class Serving:
         planner = Planner(engine.tokenizer, engine.limits, engine.form, bounds)
         patience = Patience(settings.queue_timeout, settings.request_timeout)
         self.engine = engine
-        self.queue = MemoryQueue(
-            QueueBounds(
-                reads=engine.limits.reads,
-                decisions=settings.max_inflight or None,
-                waiting=settings.max_queue,
-                patience=settings.queue_timeout,
-            )
-        )
-        self.service = DecisionService(engine, planner, self.queue, patience)
         self.wire = Wire(
             ShapeLimits(settings.max_questions, settings.max_options, settings.max_levels),
             defaults(settings),
@@ -235,7 +243,38 @@ class Serving:
             "gateway": __version__,
             "prompt": PROMPT_VERSION,
             "canvas": engine.limits.canvas,
+            "constrained": engine.limits.constrained,
         }
+        self.queue = self._queue(settings)
+        flights = Flights(settings.answer_cache_seconds)
+        self.service = DecisionService(engine, planner, self.queue, patience, flights)
+
+    def _queue(self, settings: Settings) -> InFlightQueue:
+        bounds = QueueBounds(
+            reads=self.engine.limits.reads,
+            decisions=settings.max_inflight or None,
+            waiting=settings.max_queue,
+            patience=settings.queue_timeout,
+        )
+        if not settings.redis_url:
+            return MemoryQueue(bounds)
+        from .inflight.shared import SharedQueue  # noqa: PLC0415 - the client of Redis takes a while to import
+
+        alike = self.fingerprint | {"limits": asdict(self.wire.limits), "defaults": asdict(self.wire.defaults)}
+        return SharedQueue(bounds, settings, alike, self.decide_sent)
+
+    def parse(self, sent: Sent) -> WireRequest:
+        """The request that was sent, checked."""
+        parse = self.wire.parse_systemone if sent.form == "systemone" else self.wire.parse_decisions
+        return parse(sent.body, sent.content_type)
+
+    async def decide_sent(self, sent: Sent, ticket: Ticket) -> Answer:
+        """Decide a request that came to another replica, which has checked it."""
+        record = RequestRecord(request_id=ticket.id, method="POST", path=sent.form, body_bytes=len(sent.body))
+        record.enter("parse")
+        heavy = len(sent.body) > HEAVY_BODY
+        request = await asyncio.to_thread(self.parse, sent) if heavy else self.parse(sent)
+        return await self.service.decide_sent(request, ticket, record)
 
 
 def tell_of_failure(watching: asyncio.Task[None]) -> None:
@@ -273,7 +312,10 @@ def how_to_ask(settings: Settings) -> str:
 def create_app(settings: Settings) -> Starlette:
     """The ASGI app; its gateway is `app.state.gateway`. Raises `InvalidSettings`, or `KeysFileError` for a bad file."""
     gateway = Gateway(settings)
-    keys, rates = Keyring(settings), Rates(settings.redis_url, required=settings.redis_required)
+    keys, rates = (
+        Keyring(settings),
+        Rates(settings.redis_url, prefix=settings.redis_prefix, required=settings.redis_required),
+    )
     if settings.redis_url:
         gateway.metrics.watch(rates_shared=lambda: rates.shared)
     tracing = open_tracing(settings)

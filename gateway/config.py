@@ -28,6 +28,7 @@ from .kinds import (
     member_of,
     number,
     one_of,
+    redis_url,
     sample_count,
     temperatures,
     text,
@@ -195,6 +196,23 @@ class Settings:
     queue_timeout: float = _setting("8", number(0.001, 3600), "Seconds that a decision may wait")
     request_timeout: float = _setting("120", number(0.001, 3600), "Seconds that a decision may take in all")
 
+    answer_cache_seconds: float = _setting(
+        "0", number(0, 86400), "Seconds that an answer also serves identical requests that come later; 0 is never"
+    )
+    redis_url: str = _setting(
+        "",
+        redis_url(),
+        "The Redis whose replicas share their work; in memory, and alone, when empty. No Sentinel, no Redis Cluster",
+        secret=True,
+    )
+    redis_prefix: str = _setting("canvasgate:", text(), "What every key in Redis begins with")
+    redis_required: bool = _setting("0", flag(), "1 answers 503 while Redis is away; 0 goes on alone")
+    redis_payloads: bool = _setting(
+        "1", flag(), "0 keeps requests and answers out of Redis: replicas then share figures only, and no work"
+    )
+    redis_lease: float = _setting("5", number(0.5, 300), "Seconds after which a dead replica's work is taken over")
+    redis_timeout: float = _setting("1", number(0.01, 60), "Seconds after which Redis counts as away")
+
     # Logs
     log_level: str = _setting("info", one_of("debug", "info", "warning", "error"), "Least severe lines that are logged")
     log_format: LogFormat = _setting("json", member_of(LogFormat), "How log lines are written")
@@ -202,12 +220,6 @@ class Settings:
     otel_exporter_otlp_endpoint: str = _setting(
         "", text("an http(s) address"), "Collector that takes OpenTelemetry spans (OTLP over HTTP); none when empty"
     )
-
-    # Replicas
-    redis_url: str = _setting(
-        "", text("a Redis address"), "Redis that the replicas share; unset: each for itself", secret=True
-    )
-    redis_required: bool = _setting("0", flag(), "1 refuses with 503 while Redis is away; 0 goes on without it")
 
     # Stub engine
     stub_delay_ms: float = _setting("0", number(0, 600000), "Milliseconds that each call of the stub engine takes")

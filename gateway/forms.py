@@ -51,8 +51,8 @@ class WireRequest(DecisionRequest):
     """One per question where the request came in the OpenAI form, so that its answer goes out in it."""
     template: str | None = None
     """Name and version of the template that it came from, if any."""
-    rendered: int = 0
-    """Characters that the template rendered to."""
+    expanded: bytes | None = None
+    """The body that the template and its variables stand for; None where the request named no template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class Report:
     """Everything that two equal requests must share to have equal answers: model, revision, prompt, canvas."""
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
+    joined: bool = False
+    """Whether the decision was made for an identical request before this one."""
 
 
 def said(text: Text | None) -> Text | None:
@@ -118,6 +120,8 @@ def _diagnostics(request: WireRequest, decision: Decision, report: Report | None
     if report is not None:
         told["seconds"] = {"queue": report.queue_seconds, "engine": report.engine_seconds}
         told["fingerprint"] = dict(report.fingerprint)
+        if report.joined:
+            told["x_joined"] = True
     if request.template is not None:
         told["template"] = request.template
     traces = {name: _trace(trace) for name, trace in decision.traces.items()}

@@ -140,6 +140,17 @@ def temperatures() -> Kind[Temperatures]:
     return Kind("a number above 0 and up to 20, or a JSON object of such for noul, choice, score", parse, show)
 
 
+def redis_url() -> Kind[str]:
+    """The address of one Redis server; empty where the variable is unset."""
+
+    def parse(text: str) -> str:
+        if text and not text.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError
+        return text
+
+    return Kind("a redis://, rediss:// or unix:// URL of one server (not of a Sentinel or a cluster)", parse)
+
+
 def json_object() -> Kind[Mapping[str, Any]]:
     """A JSON object; empty where the variable is unset."""
 

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
-import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from decisions.protocol import ChoiceQuestion, Decision, NoulQuestion, Question, ScoreQuestion
 
-from .config import LogFormat
-from .inflight import QueueSnapshot
+from .inflight.contract import QueueSnapshot, Stage
 
 Labels = tuple[str, ...]
-Stage = Literal["parse", "plan", "queue", "engine", "combine"]
 
 OTHER = "other"
 """The route of every path that is not ours, so that strangers cannot add time series."""
 QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 """Routes that machines ask all the time; their log lines are of level debug."""
+LOGGED = ("code", "key", "body_bytes", "rendered", "questions", "reads", "tokens", "cached_tokens", "joined")
+"""Figures of a request that its log line shows where they are not zero or empty."""
 LONGEST_PATH = 100
 """Characters of a path that a log line shows."""
 TOO_MANY, SERVER_ERROR = 429, 500
@@ -67,6 +65,7 @@ READS = Declared("counter", "canvasgate_reads_total", "Engine reads of the decis
 TOKENS = Declared(
     "counter", "canvasgate_tokens_total", "Tokens put before the model, computed anew or cached.", ("source",)
 )
+JOINED = Declared("counter", "canvasgate_joined_total", "Decisions that were made for an identical request before.")
 INFLIGHT_DECISIONS = Declared("gauge", "canvasgate_inflight_decisions", "Decisions being worked on.")
 INFLIGHT_READS = Declared("gauge", "canvasgate_inflight_reads", "Reads that these decisions hold.")
 QUEUED = Declared("gauge", "canvasgate_queued_decisions", "Decisions that wait.", ("lane",))
@@ -77,6 +76,11 @@ RATE_LIMITED = Declared(
     "counter", "canvasgate_rate_limited_total", "Requests over a limit of their key, by its name.", ("key",)
 )
 RATES_SHARED = Declared("gauge", "canvasgate_rates_shared", "1 while limits of keys are counted over all replicas.")
+REDIS_UP = Declared("gauge", "canvasgate_redis_up", "1 while Redis answers; only with REDIS_URL.")
+REPLICAS = Declared("gauge", "canvasgate_replica_inflight_decisions", "The same for each replica.", ("replica",))
+LANE_OLDEST = Declared("gauge", "canvasgate_lane_oldest_seconds", "Time that a lane's oldest has waited.", ("lane",))
+HANDED_OFF = Declared("counter", "canvasgate_handoffs_total", "Decisions made on another replica.", ("direction",))
+LEASES_EXPIRED = Declared("counter", "canvasgate_leases_expired_total", "Entries taken over from dead replicas.")
 ENGINE_UP = Declared("gauge", "canvasgate_engine_up", "1 while a decision would be answered.")
 ENGINE_PHASE = Declared("gauge", "canvasgate_engine_phase", "1 for what the gateway is doing now.", ("phase",))
 TEMPLATES = Declared("gauge", "canvasgate_templates", "Decision templates served, every version counted.")
@@ -86,6 +90,7 @@ BUILD_INFO = Declared("gauge", "canvasgate_build_info", "1, with what is served.
 METRICS = (
     *(REQUESTS, ERRORS, REQUEST_SECONDS, STAGE_SECONDS, DECISIONS, QUESTIONS, READS, TOKENS),
     *(INFLIGHT_DECISIONS, INFLIGHT_READS, QUEUED, OLDEST, EXPECTED_WAIT, DRAINING, RATE_LIMITED, RATES_SHARED),
+    *(JOINED, REDIS_UP, REPLICAS, LANE_OLDEST, HANDED_OFF, LEASES_EXPIRED),
     *(ENGINE_UP, ENGINE_PHASE, TEMPLATES, BROKEN_TEMPLATES, BUILD_INFO),
 )
 """All of them, for docs and dashboards; the process' own memory, CPU and files come beside them as `process_*`."""
@@ -99,8 +104,8 @@ class RequestRecord:
     """What one request did and how long it took, filled in while it is served. Times are in seconds.
 
     `key` is the name of the caller's key, never the key; `spend` counts tokens against the key's limit, where it has
-    one. `code` is the error's code, empty where there was none. `rendered` counts characters that
-    a template wrote.
+    one. `code` is the error's code, empty where there was none. `rendered` counts bytes of the body that a template
+    stands for. `joined`: the decision was made for an identical request.
     """
 
     request_id: str
@@ -117,6 +122,7 @@ class RequestRecord:
     reads: int = 0
     tokens: int = 0
     cached_tokens: int = 0
+    joined: bool = False
     stages: dict[Stage, float] = field(default_factory=dict)
     _stage: Stage | None = None
     _since: float = 0.0
@@ -134,16 +140,28 @@ class RequestRecord:
             self.stages[self._stage] = self.stages.get(self._stage, 0.0) + time.perf_counter() - self._since
             self._stage = None
 
+    def answered(self, seconds: Mapping[Stage, float], *, joined: bool) -> None:
+        """Note a decision that was made for somebody else first, or elsewhere, in so many `seconds` by stage."""
+        self.joined = joined
+        self.leave()
+        if joined:
+            self.stages["queue"] = self.stages.get("queue", 0.0) + self.stages.pop("plan", 0.0)
+            return
+        self.stages["queue"] = max(0.0, self.stages.get("queue", 0.0) - sum(seconds.values()))
+        for stage, each in seconds.items():
+            self.stages[stage] = self.stages.get(stage, 0.0) + each
+
     def decided(self, questions: Iterable[Question], decision: Decision) -> None:
-        """Count what the decision took."""
+        """Count what the decision took, unless it was counted for the request that it was made for."""
         counts: dict[str, int] = {}
         for question in questions:
             name = QUESTION_TYPES[type(question)]
             counts[name] = counts.get(name, 0) + 1
         self.questions = counts
-        self.reads = decision.reads
-        self.tokens = decision.usage.input_tokens
-        self.cached_tokens = decision.usage.cached_tokens
+        if not self.joined:
+            self.reads = decision.reads
+            self.tokens = decision.usage.input_tokens
+            self.cached_tokens = decision.usage.cached_tokens
 
     @property
     def timed(self) -> bool:
@@ -165,7 +183,7 @@ class RequestRecord:
             "status": self.status,
             "ms": int(self.seconds * 1e6) / 1000,
         }
-        for name in ("code", "key", "body_bytes", "rendered", "questions", "reads", "tokens", "cached_tokens"):
+        for name in LOGGED:
             if value := getattr(self, name):
                 fields[name] = value
         if self.stages:
@@ -207,7 +225,7 @@ class Metrics(Collector):
         self._errors: defaultdict[Labels, int] = defaultdict(int)
         self._decisions: defaultdict[Labels, int] = defaultdict(int)
         self._questions: defaultdict[Labels, int] = defaultdict(int)
-        self._reads = self._computed = self._cached = 0
+        self._reads = self._computed = self._cached = self._joined = 0
         self._request_seconds: defaultdict[str, _Timings] = defaultdict(_Timings)
         self._stage_seconds: defaultdict[str, _Timings] = defaultdict(_Timings)
         self.registry = CollectorRegistry()
@@ -251,6 +269,7 @@ class Metrics(Collector):
         self._decisions[(record.key,)] += 1
         for name, count in record.questions.items():
             self._questions[(name,)] += count
+        self._joined += record.joined
         self._reads += record.reads
         self._computed += record.tokens - record.cached_tokens
         self._cached += record.cached_tokens
@@ -281,6 +300,7 @@ class Metrics(Collector):
             yield _gauge(RATES_SHARED, {(): float(self._rates_shared())})
         yield _counter(QUESTIONS, self._questions)
         yield _counter(READS, {(): self._reads})
+        yield _counter(JOINED, {(): self._joined})
         yield _counter(TOKENS, {("computed",): self._computed, ("cached",): self._cached})
         if self._queue:
             yield from self._collect_queue(self._queue())
@@ -299,6 +319,13 @@ class Metrics(Collector):
         yield _gauge(OLDEST, {(): seen.oldest})
         yield _gauge(EXPECTED_WAIT, {(): seen.expected_wait})
         yield _gauge(DRAINING, {(): float(seen.draining)})
+        if (cluster := seen.cluster) is None:
+            return
+        yield _gauge(REDIS_UP, {(): float(cluster.up)})
+        yield _gauge(REPLICAS, {(replica,): count for replica, count in cluster.inflight.items()})
+        yield _gauge(LANE_OLDEST, {("small",): cluster.oldest_small, ("large",): cluster.oldest_large})
+        yield _counter(HANDED_OFF, {("sent",): cluster.handed_off, ("taken",): cluster.taken})
+        yield _counter(LEASES_EXPIRED, {(): cluster.leases_expired})
 
 
 class _Timings:
@@ -336,65 +363,3 @@ def _histogram(declared: Declared, values: Mapping[str, _Timings]) -> Metric:
         counts = map(float, accumulate(timings.buckets))
         family.add_metric([label], list(zip(bounds, counts, strict=True)), timings.total)
     return family
-
-
-# --- Log lines --------------------------------------------------------------------------------------------------------
-
-
-class LineFormatter(logging.Formatter):
-    """One line per event, in UTC, as JSON or as text; an exception's traceback goes into the line."""
-
-    def __init__(self, form: LogFormat) -> None:
-        super().__init__()
-        self.write = _json_line if form is LogFormat.JSON else _text_line
-        self._second = (-1, "")
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line of a log record, whoever made it."""
-        fields: dict[str, Any] = getattr(record, "fields", {})
-        if record.exc_info:
-            fields = {**fields, "exception": self.formatException(record.exc_info)}
-        line = {
-            "at": self._at(record.created),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        return self.write(line | fields)
-
-    def _at(self, created: float) -> str:
-        second = int(created)
-        if second != self._second[0]:  # written out once a second
-            self._second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
-        return f"{self._second[1]}.{int((created - second) * 1000):03d}Z"
-
-
-def _json_line(line: dict[str, Any]) -> str:
-    return orjson.dumps(line, default=str).decode()
-
-
-def _text_line(line: dict[str, Any]) -> str:
-    words = [line.pop(name) for name in ("at", "level", "logger", "event")]
-    return " ".join([*words, *(f"{name}={_text_value(value)}" for name, value in line.items())])
-
-
-def _text_value(value: object) -> str:
-    if isinstance(value, dict):
-        return ",".join([f"{name}:{part}" for name, part in value.items()])
-    written = str(value)
-    # Whatever a client puts into a path stays within its line and its field.
-    return written if written.isprintable() and " " not in written else repr(written)
-
-
-def configure_logging(level: str, form: LogFormat, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to `stream` (standard error when None).
-
-    `level` is for our own lines and the server's; of libraries only warnings and worse are shown.
-    """
-    # Our lines name no thread, process or task, so logging need not look them up for each of them.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(LineFormatter(form))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    for name in ("canvasgate", "uvicorn"):
-        logging.getLogger(name).setLevel(level.upper())

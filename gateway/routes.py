@@ -15,6 +15,8 @@ from starlette.routing import Route
 from decisions.protocol import Decision
 
 from . import __version__
+from .inflight import Sent
+from .inflight.contract import Form
 from .middleware import HEAVY_BODY, ClientLeft
 from .templates import detail, listing, state_of
 from .wire import Report, WireRequest
@@ -29,6 +31,7 @@ WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 WATCH_AFTER = 0.005
 """Seconds after which a decision is worth a task that waits for its client to leave; many are done sooner."""
 
+Leave = Callable[["asyncio.Task[Any]"], object]
 Parse = Callable[[bytes, str | None], WireRequest]
 Write = Callable[[WireRequest, Decision, Report], bytes]
 
@@ -42,41 +45,44 @@ def gateway_of(request: Request) -> Gateway:
 async def systemone(request: Request) -> Response:
     """`POST /v1/systemone`: all questions of one request about one state."""
     wire = gateway_of(request).serving.wire
-    return await decide(request, wire.parse_systemone, wire.systemone_body)
+    return await decide(request, "systemone", wire.parse_systemone, wire.systemone_body)
 
 
 async def decisions(request: Request) -> Response:
     """`POST /v1/decisions`: the same in the OpenAI form, or in the System One form where that is what was sent."""
     wire = gateway_of(request).serving.wire
-    return await decide(request, wire.parse_decisions, wire.decisions_body)
+    return await decide(request, "decisions", wire.parse_decisions, wire.decisions_body)
 
 
 async def decide_template(request: Request) -> Response:
     """`POST /v1/templates/{name}/decide`: what the template asks, with the body's variables."""
     wire, name = gateway_of(request).serving.wire, request.path_params["name"]
-    return await decide(request, partial(wire.parse_template, name), wire.systemone_body)
+    return await decide(request, "systemone", partial(wire.parse_template, name), wire.systemone_body)
 
 
-async def decide(request: Request, parse: Parse, write: Write) -> Response:
+async def decide(request: Request, form: Form, parse: Parse, write: Write) -> Response:
     """What every decision route does, whatever its form."""
     gateway = gateway_of(request)
     record, body = request.state.record, request.state.body
     record.body_bytes = len(body)
     record.enter("parse")
-    content_type = request.headers.get("content-type")
+    sent = Sent(form, body, request.headers.get("content-type"), preferred_wait(request))
     if len(body) > HEAVY_BODY:
-        asked = await asyncio.to_thread(parse, body, content_type)
+        asked = await asyncio.to_thread(parse, body, sent.content_type)
     else:
-        asked = parse(body, content_type)
-    record.rendered = asked.rendered
-    deciding = gateway.serving.service.decide(asked, record, preferred_wait(request))
-    decision = await while_connected(request, deciding)
+        asked = parse(body, sent.content_type)
+    if asked.expanded is not None:  # another replica's templates may be older or newer than these
+        sent = Sent("systemone", asked.expanded, wait=sent.wait)
+        record.rendered = len(asked.expanded)
+    service = gateway.serving.service
+    deciding = service.decide(asked, sent, record)
+    decision = await while_connected(request, deciding, partial(service.flights.leave, sent))
     record.decided(asked.questions, decision)
     return Response(write(asked, decision, gateway.report(record)), media_type="application/json")
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves; raises `ClientLeft` then."""
+async def while_connected(request: Request, work: Coroutine[Any, Any, T], leave: Leave) -> T:
+    """The result of `work`, which `leave` is to cancel when the client leaves; raises `ClientLeft` then."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     left, watcher = False, None
 
@@ -86,7 +92,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             pass
         left = True
         if task is not None:
-            task.cancel()
+            leave(task)
 
     def start_watching() -> None:
         nonlocal watcher
@@ -94,12 +100,16 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
     timer = loop.call_later(WATCH_AFTER, start_watching)
     try:
-        return await work
+        result = await work
     except asyncio.CancelledError:
         if left and task is not None:
             task.uncancel()
             raise ClientLeft from None
         raise
+    else:
+        if left:
+            raise ClientLeft
+        return result
     finally:
         timer.cancel()
         if watcher is not None:
@@ -143,6 +153,8 @@ async def ready(request: Request) -> Response:
     gateway = gateway_of(request)
     reason = gateway.unready_reason()
     body = {"ready": not reason, "reason": reason, "templates": state_of(gateway.catalogue.index)}
+    if (fault := gateway.queue_fault()) and fault != reason:
+        body["degraded"] = fault
     return JSONResponse(body, status_code=503 if reason else 200)
 
 

@@ -19,7 +19,7 @@ from .app import Gateway, create_app, url_of
 from .config import InvalidSettings, Settings
 from .connection import Connection
 from .keys import KeysFileError
-from .metrics import configure_logging
+from .log_lines import configure_logging
 
 log = logging.getLogger("canvasgate")
 

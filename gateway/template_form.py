@@ -40,7 +40,6 @@ class Expanded:
 
     body: dict[str, Any]
     template: str | None = None
-    characters: int = 0
 
 
 def expand(given: dict[str, Any], templates: Templates, shape: RequestShape) -> Expanded:
@@ -58,12 +57,11 @@ def expand(given: dict[str, Any], templates: Templates, shape: RequestShape) -> 
     faults = capped(template.variables.faults(variables))
     if faults:
         raise SchemaViolation(capped(chain(faults, _own_faults(own, shape))))
-    budget = Budget()
-    rendered = template.render(variables, budget)
+    rendered = template.render(variables, Budget())
     body = {**rendered, **{field: value for field, value in own.items() if value is not None or field in STRICT}}
     if isinstance(own.get("questions"), dict):
         body["questions"] = rendered["questions"] | own["questions"]
-    return Expanded(body, template.label, budget.written)
+    return Expanded(body, template.label)
 
 
 def _named(name: object, templates: Templates) -> DecisionTemplate:

@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from .metrics import QUIET_ROUTES, SERVER_ERROR, RequestRecord, Stage
+from .inflight.contract import Stage
+from .metrics import QUIET_ROUTES, SERVER_ERROR, RequestRecord
 
 STOP_PATIENCE = 5
 """Seconds that one export may take, so also how long a stopping gateway waits for a collector that is away."""

@@ -140,7 +140,9 @@ class Wire:
             request = self._request(expanded.body, shape, form)
         except SchemaViolation as violation:
             raise naming(violation, expanded, given) from None
-        return replace(request, template=expanded.template, rendered=expanded.characters)
+        if expanded.template is None:
+            return request
+        return replace(request, template=expanded.template, expanded=orjson.dumps(expanded.body, default=str))
 
     def systemone_body(self, request: WireRequest, decision: Decision, report: Report | None = None) -> bytes:
         """The answer of `POST /v1/systemone`; `report` is shown where the request asks for diagnostics."""

@@ -18,7 +18,7 @@ TREES = {name: ast.parse((ROOT / name).read_text("utf-8")) for name in NAMES}
 DOORS = {
     "starlette": ("gateway/app.py", "gateway/routes.py", "gateway/middleware.py", "bench/bare.py"),
     "uvicorn": ("gateway/serve.py", "gateway/connection.py"),
-    "redis": ("gateway/inflight.py",),
+    "redis": ("gateway/inflight/",),
     "vllm": ("gateway/engines/vllm", "bench/gpu/"),
     "jinja2": ("decisions/template_language.py", "gateway/engines/tokenizer.py"),
     "jsonschema": ("decisions/schema.py",),

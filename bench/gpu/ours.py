@@ -24,7 +24,7 @@ from bench.openloop import Pool, Target
 from decisions.reads import Cost, Read, Ticket
 from gateway.app import Gateway
 from gateway.config import load
-from gateway.metrics import configure_logging
+from gateway.log_lines import configure_logging
 from gateway.serve import listen, server_of
 
 PORT = 8471

@@ -17,7 +17,8 @@ from decisions.reads import EngineLimits, Read, Readout, Ticket
 from gateway.config import MIB
 from gateway.engines import Engine, EngineHealth
 from gateway.engines.stub import SPREAD, TURN_CLOSE, StubEngine, StubFaults
-from gateway.inflight import MemoryQueue, QueueBounds
+from gateway.inflight import MemoryQueue, QueueBounds, Sent
+from gateway.inflight.joined import Flights
 from gateway.metrics import RequestRecord
 from gateway.service import DecisionService, Patience
 from gateway.wire import ServedNames, ShapeLimits, Wire
@@ -65,13 +66,14 @@ class Desk:
         self.engine = Watched(engine)
         planner = Planner(engine.tokenizer, engine.limits, engine.form, bounds)
         queue = MemoryQueue(QueueBounds(engine.limits.reads, waiting=1000))
-        self.service = DecisionService(self.engine, planner, queue, Patience(600, 600))
+        self.service = DecisionService(self.engine, planner, queue, Patience(600, 600), Flights())
 
     async def answer(self, request: Body) -> bytes:
         """The response's bytes."""
-        asked = WIRE.parse_systemone(json.dumps({"model": "jev-latest", **request}).encode())
+        sent = Sent("systemone", json.dumps({"model": "jev-latest", **request}).encode())
+        asked = WIRE.parse_systemone(sent.body)
         record = RequestRecord("req", "POST", "/v1/systemone")
-        return WIRE.systemone_body(asked, await self.service.decide(asked, record))
+        return WIRE.systemone_body(asked, await self.service.decide(asked, sent, record))
 
     def bytes_of(self, request: Body) -> bytes:
         """The response's bytes, on an event loop of its own."""

@@ -12,8 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from decisions.protocol import ChoiceQuestion, Decision, NoulQuestion, Option, Usage
 from gateway.config import LogFormat
-from gateway.inflight import QueueSnapshot
-from gateway.metrics import METRICS, SECONDS, EngineState, LineFormatter, Metrics, RequestRecord, configure_logging
+from gateway.inflight import ClusterSnapshot, QueueSnapshot
+from gateway.log_lines import LineFormatter, configure_logging
+from gateway.metrics import METRICS, SECONDS, EngineState, Metrics, RequestRecord
 
 PATH = "/v1/systemone"
 
@@ -161,7 +162,14 @@ def test_everything_shown_is_declared_and_everything_declared_is_shown(metrics: 
     metrics.observe(a_record(code="x"))
     metrics.watch(
         queue=lambda: QueueSnapshot(
-            decisions=0, reads=0, waiting_small=0, waiting_large=0, oldest=0, expected_wait=0, draining=False
+            decisions=0,
+            reads=0,
+            waiting_small=0,
+            waiting_large=0,
+            oldest=0,
+            expected_wait=0,
+            draining=False,
+            cluster=ClusterSnapshot(up=True, inflight={"one": 1}),
         ),
         rates_shared=lambda: True,
     )

@@ -110,7 +110,7 @@ async def test_a_full_queue_tells_when_to_come_again() -> None:
         held = Held(client)
         inside = asyncio.create_task(client.post(PATH, json=asked()))
         await held.begun.wait()
-        refused = await client.post(PATH, json=asked())
+        refused = await client.post(PATH, json=asked("Somebody else."))
         held.go.set()
 
         assert 200 == (await inside).status_code
@@ -176,7 +176,7 @@ async def test_a_caller_that_leaves_the_queue_is_not_worked_on() -> None:
         held, queue = Held(client), client.gateway.serving.queue
         inside = asyncio.create_task(client.post(PATH, json=asked()))
         await held.begun.wait()
-        caller = Caller(asked_bytes())
+        caller = Caller(asked_bytes("Another."))
         call = asyncio.create_task(client.app(caller.scope, caller.receive, caller.send))
         await until(lambda: queue.snapshot().waiting_small)
         caller.left.set()
@@ -206,7 +206,7 @@ async def test_work_of_a_connected_caller_is_returned_and_the_watch_ends() -> No
     caller = Caller()
     caller.messages = []
     before = asyncio.all_tasks()
-    result = await while_connected(Request(caller.scope, caller.receive), work())
+    result = await while_connected(Request(caller.scope, caller.receive), work(), asyncio.Task.cancel)
     await asyncio.sleep(0)
 
     assert (7, before) == (result, asyncio.all_tasks())
@@ -219,8 +219,9 @@ async def test_leaving_and_being_cancelled_are_told_apart() -> None:
     gone.left.set()
     forever = asyncio.get_running_loop().create_future
     with pytest.raises(ClientLeft):
-        await while_connected(Request(gone.scope, gone.receive), asyncio.wait_for(forever(), None))
-    task = asyncio.create_task(while_connected(Request(there.scope, there.receive), asyncio.wait_for(forever(), None)))
+        await while_connected(Request(gone.scope, gone.receive), asyncio.wait_for(forever(), None), asyncio.Task.cancel)
+    waiting = asyncio.wait_for(forever(), None)
+    task = asyncio.create_task(while_connected(Request(there.scope, there.receive), waiting, asyncio.Task.cancel))
     await asyncio.sleep(0)
     task.cancel()
 

@@ -16,10 +16,11 @@ from gateway.app import Serving
 from gateway.config import load
 from gateway.engines.opening import open_stub
 from gateway.engines.stub import StubFaults
+from gateway.inflight import Sent
 from gateway.metrics import RequestRecord
-from gateway.wire import WireRequest
 from tests.gateway.asking import asked_bytes, until
 
+BODY = asked_bytes()
 Spoil = Callable[[Readout], Readout]
 
 
@@ -33,11 +34,9 @@ class Service:
         self.calls: list[int] = []
         self.record = RequestRecord(request_id="req_1", method="POST", path="/v1/systemone")
 
-    def request(self, state: str = "I was charged twice.") -> WireRequest:
-        return self.serving.wire.parse_systemone(asked_bytes(state))
-
-    async def decide(self, wait: float | None = None) -> Decision:
-        return await self.serving.service.decide(self.request(), self.record, wait)
+    async def decide(self, wait: float | None = None, body: bytes = BODY) -> Decision:
+        sent = Sent("systemone", body, None, wait)
+        return await self.serving.service.decide(self.serving.parse(sent), sent, self.record)
 
     def spoil(self, *spoils: Spoil | None) -> None:
         """Spoil the first readout of each call of `read`, in turn; None and all later calls are left as they are."""
@@ -148,8 +147,7 @@ async def test_what_needs_no_model_is_not_queued() -> None:
     service = Service()
     service.engine.faults = StubFaults(dead=True)
     questions: dict[str, Any] = {"q": {"type": "choice", "criteria": {"only": None}}}
-    request = service.serving.wire.parse_systemone(asked_bytes(questions=questions))
-    decision = await service.serving.service.decide(request, service.record)
+    decision = await service.decide(body=asked_bytes(questions=questions))
 
     assert ("only", 0) == (decision.answers["q"].choice, decision.reads)  # type: ignore[union-attr]  # a choice
     assert "queue" not in service.record.stages

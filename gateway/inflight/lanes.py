@@ -5,8 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
+SMALL_PASSES = 4
+"""Small decisions that may pass a large one that waits; then the large one is next, and room is kept for it."""
+SMALL_SHARE = 8
+SMALL_READS = 4
+"""A decision is small up to SMALL_READS reads, or up to 1/SMALL_SHARE of the capacity where that is more."""
 MEMORY = 0.9
 """What one more decision leaves of the weight of all before it, in the estimate of how long reads are held."""
+
+
+def small_limit(capacity: int) -> int:
+    """Most reads of a decision that is small where the engine works on `capacity` reads at once."""
+    return max(SMALL_READS, capacity // SMALL_SHARE)
 
 
 class Entry:
