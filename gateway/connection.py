@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from secrets import token_hex
 from typing import Any, cast
-from uuid import uuid4
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -111,7 +111,7 @@ class Connection(HttpToolsProtocol):
         if earlier and not (earlier.response_complete or earlier.more_body):
             earlier.keep_alive = False
             return
-        request_id = f"req_{uuid4().hex}"
+        request_id = f"req_{token_hex(16)}"
         self._metrics.observe(RequestRecord(request_id, method="", path="", status=status, code=REFUSALS[status]))
         name, body = request_id.encode(), orjson.dumps({"detail": reason})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)

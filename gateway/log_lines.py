@@ -11,6 +11,21 @@ import orjson
 
 from .config import LogFormat
 
+NOWHERE = vars(logging.LogRecord("", logging.INFO, "", 0, "request", None, None))
+"""What a log line says of where it comes from, when that is no line of code."""
+
+
+class RequestLine(logging.LogRecord):
+    """The log line of a request, made without looking up code, thread and process: that would cost most of it."""
+
+    def __init__(self, name: str, level: int, fields: dict[str, Any]) -> None:
+        vars(self).update(NOWHERE)
+        self.name = name
+        self.levelno = level
+        self.levelname = logging.getLevelName(level)
+        self.created = time.time()
+        self.fields = fields
+
 
 class LineFormatter(logging.Formatter):
     """One line per event, in UTC, as JSON or as text; an exception's traceback goes into the line."""

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from decisions.protocol import ChoiceQuestion, Decision, NoulQuestion, Question, ScoreQuestion
 
 from .inflight.contract import QueueSnapshot, Stage
+from .log_lines import RequestLine
 
 Labels = tuple[str, ...]
 
@@ -163,16 +164,14 @@ class RequestRecord:
             self.tokens = decision.usage.input_tokens
             self.cached_tokens = decision.usage.cached_tokens
 
-    @property
-    def timed(self) -> bool:
-        """Whether `server_timing` has anything to say."""
-        return self._stage in {"queue", "engine"} or not self.stages.keys().isdisjoint(("queue", "engine"))
-
     def server_timing(self) -> str:
-        """The value of a `Server-Timing` header: milliseconds in the queue and in the engine."""
+        """The value of a `Server-Timing` header: milliseconds in the queue and in the engine; empty without either."""
         self.leave()
-        named: tuple[Stage, ...] = ("queue", "engine")
-        return ", ".join(f"{stage};dur={self.stages[stage] * 1000:.2f}" for stage in named if stage in self.stages)
+        queue, engine = self.stages.get("queue"), self.stages.get("engine")
+        if queue is not None and engine is not None:
+            return f"queue;dur={queue * 1000:.2f}, engine;dur={engine * 1000:.2f}"
+        only = f"queue;dur={queue * 1000:.2f}" if queue is not None else ""
+        return only if engine is None else f"engine;dur={engine * 1000:.2f}"
 
     def log_fields(self) -> dict[str, Any]:
         """What the request's log line says; what is zero or empty is left out. Times are in milliseconds."""
@@ -279,10 +278,7 @@ class Metrics(Collector):
         if route in QUIET_ROUTES:
             level = logging.DEBUG
         if self.log.isEnabledFor(level):
-            # Straight to the handlers: looking up the calling line costs more than all the rest of a log line.
-            line = logging.LogRecord(self.log.name, level, "", 0, "request", None, None)
-            line.fields = record.log_fields()
-            self.log.handle(line)
+            self.log.handle(RequestLine(self.log.name, level, record.log_fields()))
 
     def exposition(self) -> tuple[bytes, str]:
         """The body and the content type of `/metrics`."""

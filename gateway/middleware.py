@@ -9,8 +9,8 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -67,7 +67,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        named = f"req_{uuid4().hex}", scope["method"], scope["path"]
+        named = f"req_{token_hex(16)}", scope["method"], scope["path"]
         if self.tracing is None:
             record = RequestRecord(*named)
         else:
@@ -82,8 +82,8 @@ class RequestMiddleware:
                 headers = [*message.get("headers", ())]
                 headers.append((b"x-typesafe-request-id", record.request_id.encode()))
                 headers.append((b"x-request-id", correlation.encode()))
-                if record.timed:
-                    headers.append((b"server-timing", record.server_timing().encode()))
+                if timing := record.server_timing():
+                    headers.append((b"server-timing", timing.encode()))
                 if self.draining():
                     headers.append((b"connection", b"close"))
                 message["headers"] = headers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from decisions.protocol import Decision
 
@@ -188,7 +189,21 @@ GETS = {
 PATHS = frozenset(POSTS) | frozenset(GETS)
 
 
+class Endpoint:
+    """An endpoint as a plain ASGI app; Starlette's own wrapper looks for error handlers, and ours stand further out."""
+
+    def __init__(self, answer: Callable[[Request], Coroutine[Any, Any, Response]]) -> None:
+        self.answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        response = await self.answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
 def routes() -> list[Route]:
     """The route table. A POST is served with and without a trailing slash: a redirect would lose its body."""
-    posts = [Route(path + slash, endpoint, methods=["POST"]) for path, endpoint in POSTS.items() for slash in ("", "/")]
-    return posts + [Route(path, endpoint, methods=["GET"]) for path, endpoint in GETS.items()]
+    posts = [
+        Route(path + slash, Endpoint(answer), methods=["POST"]) for path, answer in POSTS.items() for slash in ("", "/")
+    ]
+    return posts + [Route(path, Endpoint(answer), methods=["GET"]) for path, answer in GETS.items()]

@@ -91,6 +91,7 @@ def server_of(settings: Settings) -> GatewayServer:
         backlog=BACKLOG,
         timeout_keep_alive=settings.http_idle_timeout or NEVER,
         timeout_graceful_shutdown=settings.drain_timeout,
+        proxy_headers=False,  # nothing here depends on where a client is
         access_log=False,
         log_config=None,
         log_level="warning",
