@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,23 +95,33 @@ async def vllm(model_source: ModelSource) -> AsyncIterator[Engine]:
 def vllm_server(model_source: ModelSource, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real `vllm serve` on loopback with the demonstration model; nothing waits for it here."""
     needs("vllm")
+    with serving(model_source, CONTEXT, tmp_path_factory.mktemp("vllm") / "log", {}) as url:
+        yield url
+
+
+@contextmanager
+def serving(
+    source: ModelSource, context: int, log: Path, environment: Mapping[str, str], more: Sequence[str] = ()
+) -> Iterator[str]:
+    """The address of a `vllm serve` that is just starting, with a context in tokens and `more` arguments."""
     from gateway.engines.vllm_start import CPU_ENVIRONMENT, ENVIRONMENT
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # The CPU build has no `vllm` command that works.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model_source.model]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", str(CONTEXT)]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", source.model]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", str(context)]
     command += ["--block-size", "32", "--max-num-seqs", "64", "--kv-cache-memory-bytes", str(2**29), "--enforce-eager"]
-    command += ["--enable-prompt-tokens-details"]
-    log = tmp_path_factory.mktemp("vllm") / "log"
+    command += ["--enable-prompt-tokens-details", *more]
     with log.open("w") as out:
-        environment = {**os.environ, **ENVIRONMENT, **CPU_ENVIRONMENT}
-        server = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-    yield f"http://127.0.0.1:{port}"
-    server.terminate()
-    server.wait()
+        inherited = {**os.environ, **ENVIRONMENT, **CPU_ENVIRONMENT, **environment}
+        server = subprocess.Popen(command, env=inherited, stdout=out, stderr=out)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -151,11 +162,28 @@ async def canvas_vllm(canvas_model: ModelSource) -> AsyncIterator[Engine]:
 
     from .hosted import HostedEngine
 
-    engine = await HostedEngine.open(
-        canvas_model, VllmOptions(context=CANVAS_CONTEXT, text_only=True, constrained=True)
-    )
+    less = {"kv_cache_memory_bytes": 2**28}
+    options = VllmOptions(context=CANVAS_CONTEXT, text_only=True, constrained=True, extra=less)
+    engine = await HostedEngine.open(canvas_model, options)
     yield engine
     await engine.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def canvas_vllm_http(
+    canvas_model: ModelSource, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    """The vLLM engine over HTTP, with a server of the tiny DiffusionGemma that can read canvases without a GPU."""
+    needs("vllm")
+    from gateway.engines.vllm_http import HttpOptions, VllmHttpEngine
+
+    from .hosted import ENVIRONMENT
+
+    log = tmp_path_factory.mktemp("canvas-vllm") / "log"
+    with serving(canvas_model, CANVAS_CONTEXT, log, ENVIRONMENT, ["--language-model-only"]) as url:
+        engine = await VllmHttpEngine.open(canvas_model, HttpOptions(url, constrained=True, patience=300))
+        yield engine
+        await engine.close()
 
 
 def calm() -> warnings.catch_warnings[None]:

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(300),
+    pytest.mark.parametrize("other", ["canvas_vllm", "canvas_vllm_http"], indirect=True),
 ]
 
 PARITY = 1e-5
@@ -85,18 +86,18 @@ def shares(readouts: Sequence[Readout]) -> list[Readout]:
     ]
 
 
-async def test_vllm_reads_what_the_reference_reads(canvas_reference: Engine, canvas_vllm: Engine) -> None:
+async def test_vllm_reads_what_the_reference_reads(canvas_reference: Engine, other: Engine) -> None:
     """Isolated and joint, about states of three lengths, the second time on cached prefixes."""
-    assert canvas_reference.model == canvas_vllm.model
-    assert canvas_reference.form == canvas_vllm.form
-    reads = planned(canvas_vllm, "Refund me!", isolate="none")
-    reads += planned(canvas_vllm, story(1, 3), isolate="all")
-    reads += planned(canvas_vllm, story(2, 30), isolate="noul", layout="schema_first")
+    assert canvas_reference.model == other.model
+    assert canvas_reference.form == other.form
+    reads = planned(other, "Refund me!", isolate="none")
+    reads += planned(other, story(1, 3), isolate="all")
+    reads += planned(other, story(2, 30), isolate="noul", layout="schema_first")
     assert {16, 32} == {len(read.canvas) for read in reads}
     assert {1, 3, 4} <= {len(read.slots) for read in reads}
     right = await expected(canvas_reference, reads)
     assert len(reads) == len({round(readout.logprobs[0][0], 3) for readout in right}), "swapped answers would not show"
-    cold, warm = await checked(canvas_vllm, reads), await checked(canvas_vllm, reads)
+    cold, warm = await checked(other, reads), await checked(other, reads)
     worst = apart(right, cold), apart(right, warm)
     print(f"worst difference over {len(reads)} reads: {worst[0]:.2e} nats, on cached prefixes {worst[1]:.2e}")
 
@@ -104,32 +105,32 @@ async def test_vllm_reads_what_the_reference_reads(canvas_reference: Engine, can
     assert all(readout.cached_tokens for readout in warm)
 
 
-async def test_constrained_reads_are_shares_of_full_ones(canvas_reference: Engine, canvas_vllm: Engine) -> None:
+async def test_constrained_reads_are_shares_of_full_ones(canvas_reference: Engine, other: Engine) -> None:
     """Over the ids that the read names, whatever its slots ask for; so each slot's own distribution is the same."""
-    assert canvas_vllm.limits.constrained
+    assert other.limits.constrained
     asked: list[dict[str, Any]] = [{"isolate": "none"}, {"isolate": "all"}]
-    reads = [read for fields in asked for read in planned(canvas_vllm, story(3), constrained=True, **fields)]
-    full = [read for fields in asked for read in planned(canvas_vllm, story(3), **fields)]
+    reads = [read for fields in asked for read in planned(other, story(3), constrained=True, **fields)]
+    full = [read for fields in asked for read in planned(other, story(3), **fields)]
     assert {len(reads[0].constrained)} == {len(read.constrained) for read in reads}
     assert full == [replace(read, constrained=()) for read in reads]
-    readouts = await checked(canvas_vllm, reads)
+    readouts = await checked(other, reads)
     worst = apart(await expected(canvas_reference, reads), readouts)
-    among = apart(shares(await checked(canvas_vllm, full)), shares(readouts))
+    among = apart(shares(await checked(other, full)), shares(readouts))
     print(f"worst difference {worst:.2e} nats, {among:.2e} among the labels")
 
     assert PARITY >= max(worst, among)
 
 
-async def test_constrained_reads_are_the_same_among_any_others(canvas_reference: Engine, canvas_vllm: Engine) -> None:
+async def test_constrained_reads_are_the_same_among_any_others(canvas_reference: Engine, other: Engine) -> None:
     """In one batch with full ones, and with ones over another set of ids: then vLLM masks, and computes all logits."""
-    narrow = planned(canvas_vllm, story(4), constrained=True, isolate="all")
-    wide = planned(canvas_vllm, story(5), constrained=True, questions=WIDE, labels="az_lower")
-    full = planned(canvas_vllm, story(4), isolate="all")
+    narrow = planned(other, story(4), constrained=True, isolate="all")
+    wide = planned(other, story(5), constrained=True, questions=WIDE, labels="az_lower")
+    full = planned(other, story(4), isolate="all")
     assert narrow[0].constrained != wide[0].constrained
     mixed = [read for pair in zip(narrow, full, strict=True) for read in pair]
     mixed = [*mixed[:3], *wide, *mixed[3:]]
     differences = [
-        apart(await expected(canvas_reference, reads), await checked(canvas_vllm, reads))
+        apart(await expected(canvas_reference, reads), await checked(other, reads))
         for reads in ([*narrow, *wide], mixed)
     ]
     print("worst differences", *(f"{one:.2e}" for one in differences))
