@@ -1,0 +1,21 @@
+"""`python -m bench`: loads, compares and judges System One servers over HTTP."""
+
+from __future__ import annotations
+
+import click
+
+from bench.commands.load import load
+
+COMMANDS: tuple[click.Command, ...] = (load,)
+
+
+@click.group()
+def main() -> None:
+    """Benches for any server with `POST /v1/systemone`: figures that anyone can measure again."""
+
+
+for command in COMMANDS:
+    main.add_command(command)
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")
