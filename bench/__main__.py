@@ -5,8 +5,11 @@ from __future__ import annotations
 import click
 
 from bench.commands.load import load
+from bench.commands.local import local
+from bench.commands.quality import jev, quality
+from bench.commands.versus import versus
 
-COMMANDS: tuple[click.Command, ...] = (load,)
+COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local)
 
 
 @click.group()
