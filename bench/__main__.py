@@ -6,10 +6,11 @@ import click
 
 from bench.commands.load import load
 from bench.commands.local import local
+from bench.commands.peers import peers
 from bench.commands.quality import jev, quality
 from bench.commands.versus import versus
 
-COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local)
+COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local, peers)
 
 
 @click.group()
