@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from bench.commands.floor import floor
 from bench.commands.load import load
 from bench.commands.local import local
 from bench.commands.peers import peers
 from bench.commands.quality import jev, quality
 from bench.commands.versus import versus
 
-COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local, peers)
+COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local, peers, floor)
 
 
 @click.group()
