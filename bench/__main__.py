@@ -10,8 +10,9 @@ from bench.commands.local import local
 from bench.commands.peers import peers
 from bench.commands.quality import jev, quality
 from bench.commands.versus import versus
+from bench.commands.vllm import vllm
 
-COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local, peers, floor)
+COMMANDS: tuple[click.Command, ...] = (load, versus, quality, jev, local, peers, vllm, floor)
 
 
 @click.group()
