@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 # What a caller may set:
 PYTHON ?=#         the Python that makes .venv; unset, the first on the PATH that is new enough
 TORCH_BACKEND ?=#  `cpu` or `cu130`, say: a build of torch other than the registry's, through uv's --torch-backend
-ARGS ?=#           goes to `canvasgate serve`, to pytest (then only what it selects is run) or to the bench
+ARGS ?=#           goes to `canvasgate serve`, to pytest (then only what it selects is run) or to `bench local`
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -64,8 +64,9 @@ fmt: $(DONE)/test ## format, and fix what can be fixed by itself
 	@"$(BIN)/ruff" check --fix-only $(SOURCES)
 	"$(BIN)/ruff" format $(SOURCES)
 
-bench: $(DONE)/test ## load the gateway with the stub engine and print the figures
-	@exec "$(BIN)/python" -m bench.overhead $(ARGS)
+bench: $(DONE)/test ## what the gateway itself costs, then four workloads on the small model; 5 to 15 minutes
+	@"$(BIN)/python" -m bench.overhead
+	exec "$(BIN)/python" -m bench local $(ARGS)
 
 lock: $(DONE)/venv ## resolve all versions anew within pyproject.toml's bounds
 	@out=$(LOCKS)/constraints.txt

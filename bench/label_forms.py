@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from bench.scores import mcnemar
 from decisions import prompt
 from decisions.distribution import from_logprobs, softmax
 from decisions.labels import AnswerForm
@@ -188,15 +189,6 @@ async def run(engine: ReferenceEngine, variant: Variant, asked: Sequence[Row]) -
     return seen
 
 
-def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:
-    """Two-sided p-value of the exact McNemar test on paired right/wrong answers."""
-    better = sum(a and not b for a, b in zip(ours, theirs, strict=True))
-    worse = sum(b and not a for a, b in zip(ours, theirs, strict=True))
-    count = better + worse
-    tail = sum(math.comb(count, k) for k in range(min(better, worse) + 1)) / 2**count
-    return min(1.0, 2.0 * float(tail))
-
-
 def summary(name: str, alpha: float, seen: Sequence[Seen], base: Sequence[Seen]) -> dict[str, Any]:
     """A row of the table: the choosing half's loss, and the other half's figures."""
     chosen = [one for one in seen if one.row.chosen_on]
@@ -214,7 +206,7 @@ def summary(name: str, alpha: float, seen: Sequence[Seen], base: Sequence[Seen])
         "loss": mean(one.loss[alpha] for one in held),
         "label_mass": mean(one.mass for one in held),
         "first_chosen": mean(one.first for one in held),
-        "p": mcnemar([one.right[alpha] for one in held], [other.right[0.0] for _, other in pairs]),
+        "p": mcnemar([one.right[alpha] for one in held], [other.right[0.0] for _, other in pairs])[2],
         "suites": {suite: f"{sum(right)}/{len(right)}" for suite, right in suites.items()},
     }
 

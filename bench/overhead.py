@@ -12,20 +12,14 @@ import asyncio
 import json
 import os
 import platform
-import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.openloop import Outcome, Target, run
+from bench.openloop import Outcome, run
+from bench.serving import GATEWAY, KEY, Server, Start, on_core, serving
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
-KEY = "bench-key"
 QUESTIONS = {
     "refund": {"type": "noul", "instructions": "Does the customer ask for money back?"},
     "team": {
@@ -40,7 +34,6 @@ QUESTIONS = {
     },
 }
 STATE = "I was charged twice for my renewal on the third of the month. Please refund one of the two payments. "
-STAGES = ("parse", "plan", "queue", "engine", "combine")
 
 
 def bodies(count: int, state_characters: int) -> list[bytes]:
@@ -50,70 +43,6 @@ def bodies(count: int, state_characters: int) -> list[bytes]:
         json.dumps({"model": "jev-latest", "state": f"Ticket {number}. {text}", "questions": QUESTIONS}).encode()
         for number in range(count)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server process under test."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    target: Target
-
-    def cpu_seconds(self) -> float:
-        """CPU time that the process has used, user and system."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stage_seconds(self) -> dict[str, tuple[float, int]]:
-        """Per stage, the seconds spent and how often, from `/metrics`."""
-        with urllib.request.urlopen(f"http://{self.target.host}:{self.target.port}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        found: dict[str, tuple[float, int]] = {}
-        for stage in STAGES:
-            mark = f'{{stage="{stage}"}}'
-            total = sum(float(line.rsplit(" ", 1)[1]) for line in lines if f"_sum{mark}" in line)
-            count = sum(float(line.rsplit(" ", 1)[1]) for line in lines if f"_count{mark}" in line)
-            found[stage] = (total, int(count))
-        return found
-
-
-def on_core(core: int, process: int = 0) -> None:
-    """Pin a process (this one when 0) to one core, where there are several."""
-    if hasattr(os, "sched_setaffinity") and core in range(os.cpu_count() or 1):
-        os.sched_setaffinity(process, {core})
-
-
-@contextmanager
-def serving(name: str, command: list[str], port: int, **settings: str) -> Iterator[Server]:
-    """A server process on core 0, from the moment it answers until the block ends."""
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **settings},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    on_core(0, process.pid)
-    try:
-        wait_until_ready(port, process)
-        headers = {"authorization": f"Bearer {KEY}"}
-        yield Server(name, process, Target("127.0.0.1", port, "/v1/systemone", headers))
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return once `/ready` says 200; raises `RuntimeError` after 30 seconds or when the process ends."""
-    for _ in range(300):
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("the server was not ready within 30 s")
 
 
 def measure(server: Server, requests: list[bytes], rate: float, seconds: float) -> dict[str, Any]:
@@ -160,7 +89,6 @@ def main() -> None:
     print(f"{'server':<11} " + " ".join(f"{name:>8}" for name in columns) + "  errors   late")
     rows: list[dict[str, Any]] = []
     bare = [sys.executable, "-m", "uvicorn", "bench.bare:app", "--port", "8471", "--no-access-log"]
-    gateway = [sys.executable, "-m", "gateway.cli", "serve"]
     settings = {
         "ENGINE": "stub",
         "PORT": "8472",
@@ -169,11 +97,11 @@ def main() -> None:
         "CANVAS": given.canvas,
         "MAX_INFLIGHT": "auto",
     }
-    with serving("bare", bare, 8471) as server:
+    with serving("bare", bare, 8471, Start(core=0)) as server:
         for rate in rates:
             rows.append(measure(server, requests, rate, given.seconds))
             show(rows[-1])
-    with serving("canvasgate", gateway, 8472, **settings) as server:
+    with serving("canvasgate", GATEWAY, 8472, Start(core=0), **settings) as server:
         for rate in rates:
             rows.append(measure(server, requests, rate, given.seconds))
             show(rows[-1])

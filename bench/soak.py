@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.answers import numbers
 from bench.openloop import Pool, Target
 from bench.overhead import bodies
 
@@ -38,20 +39,12 @@ class Seen:
     memory: list[float] = field(default_factory=list)
 
 
-def shares(answers: Answers) -> dict[str, list[float]]:
-    """All probabilities of an answer, by question."""
-    return {
-        name: [answer["noul"]] if answer["type"] == "noul" else list(answer["probabilities"].values())
-        for name, answer in answers.items()
-    }
-
-
 def compare(seen: Seen, alone: Answers, now: Answers) -> None:
     """Note how far an answer is from the one that the request got alone."""
-    for name, expected in shares(alone).items():
-        got = shares(now)[name]
+    for name, answer in alone.items():
+        expected, got = numbers(answer), numbers(now[name])
         seen.worst = max(seen.worst, *(abs(a - b) for a, b in zip(expected, got, strict=True)))
-        if alone[name]["type"] == "choice" and alone[name]["choice"] != now[name]["choice"]:
+        if answer["type"] == "choice" and answer["choice"] != now[name]["choice"]:
             first, second = sorted(expected, reverse=True)[:2]
             seen.flips += first - second > CLOSE
 

@@ -29,7 +29,7 @@ DOORS = {
     "zstandard": ("gateway/encodings.py",),
     "python_multipart": ("gateway/media.py",),
     "httpx": ("gateway/ask.py", "gateway/batch.py", "gateway/doctor.py", "gateway/engines/vllm_http.py"),
-    "torch": ("gateway/engines/", "bench/gpu/"),
+    "torch": ("gateway/engines/", "bench/gpu/", "bench/floor.py", "bench/peers/vllm.py"),
     "transformers": ("gateway/engines/",),
 }
 """Each outside dependency may be imported only by files that begin so."""

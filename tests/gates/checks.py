@@ -13,6 +13,8 @@ from typing import Any
 
 import jsonschema
 
+from bench.answers import distance, numbers
+
 EXACT = 1e-9
 SUM = 1e-6
 SCHEMA = Path(__file__).parents[2] / "schemas" / "systemone.response.json"
@@ -20,23 +22,13 @@ SHAPE = jsonschema.Draft7Validator(json.loads(SCHEMA.read_text("utf-8")))
 
 Body = dict[str, Any]
 
-
-def distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Total variation: half the sum of absolute differences."""
-    return math.fsum(abs(a - b) for a, b in zip(one, other, strict=True)) / 2
+__all__ = ["between", "check_response", "distance", "numbers", "place_effect"]
 
 
 def between(one: Body, other: Body) -> float:
     """The largest total variation between two sets of answers to the same questions."""
     pairs = [(numbers(one[name]), numbers(other[name])) for name in one]
     return max(distance(left, right) for left, right in pairs)
-
-
-def numbers(answer: Body) -> list[float]:
-    """The probabilities of an answer, in its own order."""
-    if answer["type"] == "noul":
-        return [answer["noul"], 1 - answer["noul"]]
-    return list(answer["probabilities"].values())
 
 
 def place_effect(places: Sequence[int], count: int) -> list[float]:
