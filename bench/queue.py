@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.openloop import Outcome, Pool, Target, run
-from bench.overhead import QUESTIONS, wait_until_ready
+from bench.overhead import QUESTIONS
+from bench.serving import Start, wait_until_ready
 
 RESULTS = Path(__file__).parent / "results" / "queue.json"
 READ_MS = 20.0
@@ -73,7 +74,7 @@ def replicas(delays: Sequence[float], **settings: str) -> Iterator[list[Target]]
             environment = {**os.environ, **common, "PORT": str(port), "STUB_DELAY_MS": str(delay)}
             processes.append(subprocess.Popen([sys.executable, "-m", "gateway.cli", "serve"], env=environment))
         for port, process in zip(PORTS, processes, strict=False):
-            wait_until_ready(port, process)
+            wait_until_ready(port, process, Start())
         time.sleep(2.0)  # until they know one another
         yield [Target("127.0.0.1", port, "/v1/systemone") for port in PORTS[: len(delays)]]
     finally:
@@ -91,13 +92,8 @@ async def spread(targets: Sequence[Target], rate: float, seconds: float, seed: i
             for at, target in enumerate(targets)
         )
     )
-    total = Outcome(rate, max(outcome.seconds for outcome in each))
-    for outcome in each:
-        total.latencies += outcome.latencies
-        total.late += outcome.late
-        for status, count in outcome.statuses.items():
-            total.statuses[status] = total.statuses.get(status, 0) + count
-    return total
+    samples = [sample for outcome in each for sample in outcome.samples]
+    return Outcome(rate, max(outcome.seconds for outcome in each), samples)
 
 
 def row(name: str, outcome: Outcome) -> dict[str, Any]:

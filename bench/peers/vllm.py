@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.serving import GATEWAY, Server, Start, free_port, serving
-from gateway.engines.vllm_start import BLOCK, CPU_CACHE, CPU_ENVIRONMENT, CPU_STEP, ENVIRONMENT, NEXT_TOKEN_READS
+from gateway.engines.vllm_start import BLOCK, CPU_CACHE, CPU_ENVIRONMENT, CPU_STEP, ENVIRONMENT, READS_AT_ONCE
 
 LOADING = 600.0
 CONTEXT = 4096
@@ -58,7 +58,7 @@ def own(model: Path) -> Iterator[Server]:
         "served-model-name": "jev-latest",
         "dtype": "float32",
         "max-model-len": CONTEXT,
-        "max-num-seqs": NEXT_TOKEN_READS,
+        "max-num-seqs": READS_AT_ONCE,
         "max-num-batched-tokens": CPU_STEP,
         "block-size": BLOCK,
         "kv-cache-memory-bytes": CPU_CACHE,
