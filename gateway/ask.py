@@ -149,6 +149,9 @@ def show(decided: dict[str, Any], console: Console) -> None:
         table.add_column(column, overflow="fold")
     for name, answer in decided["answers"].items():
         table.add_row(Text(name), *_cells(answer))
+    for name, why in decided.get("x_skipped", {}).items():
+        was = f"was {why['was']}" if why["was"] is not None else "was not asked either"
+        table.add_row(Text(name), Text("not asked"), Text(""), Text(f"{why['because']} {was}"))
     console.print(table)
     usage = decided["usage"]
     console.print(f"{usage['input_tokens']} tokens read, {len(decided['answers'])} questions answered")

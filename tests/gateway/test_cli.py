@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from gateway import __version__, ask
 from gateway.cli import main
@@ -205,3 +207,18 @@ def test_the_key_is_sent_as_a_bearer_and_the_url_may_end_in_a_slash(monkeypatch:
     assert ("http://there/v1/systemone", 3.0) == (double.given["url"], double.given["timeout"])
     assert {"authorization": "Bearer sk-1"} == double.given["headers"]
     assert "sk-1" not in result.output
+
+
+def test_a_question_that_was_not_asked_says_why() -> None:
+    """Its row names the answer that it hung on."""
+    console = Console(record=True, width=100, file=io.StringIO())
+    skipped = {
+        "proof": {"because": "cause", "was": "nothing", "wanted": ["lost"]},
+        "photo": {"because": "proof", "was": None, "wanted": ["yes"]},
+    }
+    answers = {"cause": {"type": "noul", "noul": 0.25}}
+    ask.show({"model": "m", "answers": answers, "usage": {"input_tokens": 9}, "x_skipped": skipped}, console)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
+
+    assert ["proof", "not asked", "", "cause was nothing"] in rows
+    assert ["photo", "not asked", "", "proof was not asked either"] in rows
