@@ -162,10 +162,14 @@ class Cluster:
         rounds = max(reads / capacity, decisions / most)
         return min(max(per_read * capacity * rounds, RETRY_LEAST), RETRY_MOST)
 
-    def is_full(self, bound: int) -> bool:
+    def bound(self, waiting: int) -> int:
+        """Entries that may wait in Redis where `waiting` may in all, as some wait in the memory of replicas."""
+        return max(0, waiting - self.room.waiting - self.room.elsewhere)
+
+    def is_full(self, waiting: int) -> bool:
         """Whether Redis has said a moment ago that so many wait: under overload it need not be asked every time."""
         fresh = asyncio.get_running_loop().time() - self._counted < FRESH
-        return fresh and self.small + self.large >= bound
+        return fresh and self.small + self.large >= self.bound(waiting)
 
     def full(self, bound: int) -> Overloaded:
         """Why an entry may not wait where as many do as are allowed."""

@@ -29,12 +29,12 @@ class MemoryQueue:
 
     async def run(self, work: Work) -> Answer:
         """Make the decision once there is room for it; see `InFlightQueue.run`."""
-        async with _Admission(self.room, work.cost, work.key, work.timeout) as ticket:
+        async with Admission(self.room, work.cost, work.key, work.timeout) as ticket:
             return Answer(await work.compute(ticket))
 
-    def admit(self, cost: Cost, *, key: str, timeout: float | None = None) -> _Admission:
+    def admit(self, cost: Cost, *, key: str, timeout: float | None = None) -> Admission:
         """Hold room for `cost` while the `async with` runs; it is given back however the block ends."""
-        return _Admission(self.room, cost, key, timeout)
+        return Admission(self.room, cost, key, timeout)
 
     async def open(self) -> None:
         """Nothing to begin."""
@@ -64,7 +64,7 @@ class MemoryQueue:
         return ""
 
 
-class _Admission:
+class Admission:
     """One use of `MemoryQueue.admit`. A class, because a generator's context manager costs more than all the rest."""
 
     __slots__ = ("cost", "key", "room", "started", "timeout", "weight")

@@ -97,6 +97,16 @@ class Room:
         self.freed()
 
     @property
+    def waiting(self) -> int:
+        """Entries that wait here."""
+        return self._small.count + self._large.count
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody fits in, and nobody waits here for who will leave next."""
+        return not self.waiting and (self._reads >= self._bounds.reads or self._decisions >= self.most_decisions)
+
+    @property
     def free(self) -> tuple[int, int]:
         """Reads and decisions for which there is room that nobody here waits for."""
         if self._small.count or self._large.count:

@@ -168,7 +168,7 @@ class SharedQueue:
         awaited = Awaited(f"{self.me}-{self._entries}", work)
         self._awaited[awaited.id] = awaited
         try:
-            if self.room.is_free_for(self.room.weight(work.cost)) and not (self.cluster.waiting or self._entering):
+            if self.room.is_free_for(self.room.weight(work.cost)) and not self._somebody_waits():
                 self._start(awaited)
             else:
                 await self._line_up(awaited)
@@ -179,6 +179,10 @@ class SharedQueue:
         finally:
             awaited.stop_timers()
             self._awaited.pop(awaited.id, None)
+
+    def _somebody_waits(self) -> bool:
+        """Anywhere, or on the way there or from there."""
+        return bool(self.cluster.waiting or self._entering or self.worker.ahead)
 
     def _start(self, awaited: Awaited) -> None:
         """At once. Redis is told a moment later, on the side."""
@@ -242,7 +246,7 @@ class SharedQueue:
         wait = "" if sent.wait is None else sent.wait
         return (
             *(awaited.id, digest_of(sent), mode, lane, work.key, work.cost.reads, patience),
-            *(sent.form, sent.content_type or "", wait, body, self.bounds.waiting),
+            *(sent.form, sent.content_type or "", wait, body, self.cluster.bound(self.bounds.waiting)),
             *self.cluster.expectation(weight),
         )
 

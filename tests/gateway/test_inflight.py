@@ -224,7 +224,7 @@ def test_a_decision_larger_than_the_capacity_runs_alone(play: Play) -> None:
 
     async def story(queue: InFlightQueue) -> None:
         crowd = Crowd(queue)
-        tasks = [crowd.come("first"), crowd.come("huge", 50)]
+        tasks = [crowd.come("first"), crowd.come("huge", 50, hold=4 * T)]
         await asyncio.sleep(T * 1.5)
         assert (crowd.log, queue.snapshot().reads) == (["first", "huge"], 4)
         tasks.append(crowd.come("last"))

@@ -196,6 +196,11 @@ async def test_a_caller_that_leaves_amid_its_body_is_no_error(client: AppClient)
     assert [] == caller.sent
 
 
+def stop(task: asyncio.Task[Any]) -> None:
+    """What becomes of the work when nobody else needs it."""
+    task.cancel()
+
+
 async def test_work_of_a_connected_caller_is_returned_and_the_watch_ends() -> None:
     """No task is left behind."""
 
@@ -206,7 +211,7 @@ async def test_work_of_a_connected_caller_is_returned_and_the_watch_ends() -> No
     caller = Caller()
     caller.messages = []
     before = asyncio.all_tasks()
-    result = await while_connected(Request(caller.scope, caller.receive), work(), asyncio.Task.cancel)
+    result = await while_connected(Request(caller.scope, caller.receive), work(), stop)
     await asyncio.sleep(0)
 
     assert (7, before) == (result, asyncio.all_tasks())
@@ -219,9 +224,9 @@ async def test_leaving_and_being_cancelled_are_told_apart() -> None:
     gone.left.set()
     forever = asyncio.get_running_loop().create_future
     with pytest.raises(ClientLeft):
-        await while_connected(Request(gone.scope, gone.receive), asyncio.wait_for(forever(), None), asyncio.Task.cancel)
+        await while_connected(Request(gone.scope, gone.receive), asyncio.wait_for(forever(), None), stop)
     waiting = asyncio.wait_for(forever(), None)
-    task = asyncio.create_task(while_connected(Request(there.scope, there.receive), waiting, asyncio.Task.cancel))
+    task = asyncio.create_task(while_connected(Request(there.scope, there.receive), waiting, stop))
     await asyncio.sleep(0)
     task.cancel()
 

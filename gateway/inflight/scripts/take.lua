@@ -9,15 +9,16 @@ local function fits(reads)
 end
 
 local function begin(id, lane, turn)
-  local tries = redis.call('HINCRBY', entry_key(id), 'tries', 1)
+  redis.call('HINCRBY', entry_key(id), 'tries', 1)
   redis.call('HSET', entry_key(id), 'state', 'running', 'worker', me, 'turn', turn)
   redis.call('HSET', P .. 'taken:' .. lane, turn, id)
   keep(P .. 'taken:' .. lane)
   keep(entry_key(id))
-  local reads, form, type_, wait, body = unpack(get(id, 'reads', 'form', 'type', 'wait', 'body'))
+  local reads, form, type_, wait, body, deadline, patience =
+    unpack(get(id, 'reads', 'form', 'type', 'wait', 'body', 'deadline', 'patience'))
   if redis.call('SISMEMBER', waiters_key(id), me) == 1 then body = '' end
   decisions, free = decisions - 1, free - math.max(1, math.min(tonumber(reads), capacity))
-  taken[#taken + 1] = {id, tonumber(reads), form, type_, wait, body, tries}
+  taken[#taken + 1] = {id, tonumber(reads), deadline - now, tonumber(patience), form, type_, wait, body}
 end
 
 local function claim(lane)
