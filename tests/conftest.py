@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -19,6 +22,10 @@ from hypothesis import settings as hypothesis_settings
 
 from gateway.app import create_app
 from gateway.config import load
+
+# torch imports setuptools late, and that refuses to come after the standard library's distutils, which others import.
+with warnings.catch_warnings(action="ignore"), suppress(ImportError):
+    importlib.import_module("setuptools")
 
 # No test asserts a time, so none fails for a busy machine either.
 hypothesis_settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

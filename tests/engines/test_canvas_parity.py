@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.parametrize("other", ["canvas_vllm", "canvas_vllm_http"], indirect=True),
 ]
 

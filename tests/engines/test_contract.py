@@ -14,7 +14,7 @@ from gateway.engines import Engine
 
 from .asking import TICKET, apart, ask, story
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 COMPANY = 1e-3
 """Nats by which company, or a cached prefix, may move a label in float32."""

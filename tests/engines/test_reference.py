@@ -280,7 +280,7 @@ def demonstration() -> ModelSource:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_the_demonstration_model_answers_alike_alone_and_among_others(demonstration: ModelSource) -> None:
     engine = await ReferenceEngine.open(demonstration)
     reads = ask(engine, "I was charged twice for my renewal. Please refund one payment. " * 12, questions=4)

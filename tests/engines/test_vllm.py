@@ -134,7 +134,7 @@ def test_the_environment_is_completed_and_not_overruled(monkeypatch: pytest.Monk
 @pytest.mark.model
 @pytest.mark.vllm
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 class TestWithTheModel:
     async def test_a_cancelled_read_leaves_nothing_in_the_engine(self, vllm: VllmEngine) -> None:
         for wait in (0.0, 0.001, 0.05):
@@ -176,7 +176,7 @@ async def free(engine: VllmEngine) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_a_dead_core_is_told_and_leaves_no_process(tmp_path: Any) -> None:
     """One engine for all of an engine's end, as each start takes seconds."""
     needs("torch", "transformers", "vllm")
@@ -207,7 +207,7 @@ async def test_a_dead_core_is_told_and_leaves_no_process(tmp_path: Any) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_a_model_that_vllm_cannot_serve_is_named(tmp_path: Any) -> None:
     needs("torch", "transformers", "vllm")
     with calm(), pytest.raises(EngineUnavailable, match=str(tmp_path)):
@@ -215,7 +215,7 @@ async def test_a_model_that_vllm_cannot_serve_is_named(tmp_path: Any) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_vllm_that_cannot_read_canvases_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("vllm")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -195,7 +195,7 @@ CHECKS = [not_a_server_error, status_code_conformance, response_schema_conforman
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode)
 def test_fuzzed_requests_get_what_is_described(

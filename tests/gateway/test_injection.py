@@ -78,7 +78,7 @@ def control(prompt: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("template", shipped(), ids=lambda template: template.label)
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_no_text_of_a_caller_is_changed_or_changes_more_than_its_place(template: DecisionTemplate) -> None:
     """On token ids: the text is there, as it is or as JSON spells it; as many control tokens as without it."""
     example = template.examples[0]["variables"]
