@@ -130,7 +130,7 @@ async def vllm_http(model_source: ModelSource, vllm_server: str) -> AsyncIterato
     from gateway.engines.vllm_http import HttpOptions, VllmHttpEngine
 
     with calm():
-        engine = await VllmHttpEngine.open(model_source, HttpOptions(vllm_server, patience=300), print)
+        engine = await VllmHttpEngine.open(model_source, HttpOptions(vllm_server, patience=900), print)
     yield engine
     await engine.close()
 
@@ -181,7 +181,7 @@ async def canvas_vllm_http(
 
     log = tmp_path_factory.mktemp("canvas-vllm") / "log"
     with serving(canvas_model, CANVAS_CONTEXT, log, ENVIRONMENT, ["--language-model-only"]) as url:
-        engine = await VllmHttpEngine.open(canvas_model, HttpOptions(url, constrained=True, patience=300))
+        engine = await VllmHttpEngine.open(canvas_model, HttpOptions(url, constrained=True, patience=900))
         yield engine
         await engine.close()
 

@@ -37,7 +37,7 @@ ENVIRONMENT = {
     "TRITON_DEFAULT_BACKEND": "cpu",
     "PYTHONPATH": os.pathsep.join([str(HERE / "on_cpu"), str(HERE.parent.parent)]),
 }
-START_SECONDS = 300
+START_SECONDS = 900
 STOP_SECONDS = 30
 
 
