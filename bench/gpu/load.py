@@ -45,7 +45,7 @@ def body(questions: int, seed: int, extra: dict[str, Any]) -> bytes:
 def requests_of(questions: int, clients: int, extra: dict[str, Any]) -> int:
     """How many requests a cell sends: enough to settle, few enough for a short lease."""
     alone = questions if extra.get("isolate") == "all" else 1
-    return max(12, clients * (4 if alone < 10 else 2))
+    return max(40, clients * (4 if alone < 10 else 2))
 
 
 def seeds(run: int, questions: int, clients: int, count: int) -> range:

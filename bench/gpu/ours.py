@@ -28,12 +28,16 @@ from gateway.log_lines import configure_logging
 from gateway.serve import listen, server_of
 
 PORT = 8471
-MODES: dict[str, tuple[dict[str, Any], str]] = {
-    "none": ({"isolate": "none"}, CELLS),
-    "schema_first": ({"isolate": "none", "layout": "schema_first"}, CELLS),
-    "all": ({"isolate": "all"}, CELLS),
-    "noul": ({"isolate": "noul"}, "10x1,10x16,10x64"),
+MODES: dict[str, dict[str, Any]] = {
+    "none": {"isolate": "none"},
+    "schema_first": {"isolate": "none", "layout": "schema_first"},
+    "all": {"isolate": "all"},
+    "noul": {"isolate": "noul"},
+    # With --constrained 1, a request for diagnostics is still read over the whole vocabulary.
+    "none, full": {"isolate": "none", "diagnostics": True},
+    "all, full": {"isolate": "all", "diagnostics": True},
 }
+PARTS = ("http", "alone", "changes", "leavers")
 CHANGE_REQUESTS = 64
 LEAVERS = 200
 LEAVE_AFTER = 0.02
@@ -182,15 +186,18 @@ async def measure(given: argparse.Namespace) -> None:
     bench = Bench(server.gateway, given.out, 10)
     bench.write("ready", {"seconds": time.perf_counter() - started, "settings": vars(given) | {"out": ""}})
     try:
-        modes = {name: MODES[name] for name in given.modes.split(",")}
-        for name, (extra, _) in modes.items():
-            await bench.over_http(f"{name} (warm-up)", extra, "3x64,10x64,32x16")
-        for name, (extra, cells) in modes.items():
-            await bench.over_http(name, extra, cells)
-            await bench.alone(name, extra, cells)
-        for name, (extra, _) in modes.items():
-            await bench.changes(name, extra)
-        await bench.leavers()
+        modes = {name: MODES[name] for name in given.modes.split(";")}
+        for name, extra in modes.items():
+            await bench.over_http(f"{name} (warm-up)", extra, given.warm_up)
+        if "leavers" in given.parts:
+            await bench.leavers()
+        for name, extra in modes.items():
+            if "http" in given.parts:
+                await bench.over_http(name, extra, given.cells)
+            if "alone" in given.parts:
+                await bench.alone(name, extra, given.cells)
+            if "changes" in given.parts:
+                await bench.changes(name, extra)
     finally:
         server.should_exit = True
         await serving
@@ -201,9 +208,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
-    parser.add_argument("--constrained", default="1", choices=["0", "1"])
+    parser.add_argument("--constrained", default="0", choices=["0", "1"])
     parser.add_argument("--seqs", default="auto", help="sequences at once")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default=";".join(MODES))
+    parser.add_argument("--cells", default=CELLS, help="questions x clients, in turn")
+    parser.add_argument("--warm-up", default="3x64,10x64,32x16", help="cells before any that counts")
+    parser.add_argument("--parts", default=",".join(PARTS), help="what to measure, in each mode")
     uvloop.run(measure(parser.parse_args()))
 
 

@@ -60,8 +60,8 @@ def tiny_llama(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def tiny_diffusion_gemma(folder: Path) -> Path:
-    """A DiffusionGemma of two layers whose sliding window is as long as its context, with a canvas of 32 tokens."""
+def tiny_diffusion_gemma(folder: Path, window: int = CANVAS_CONTEXT) -> Path:
+    """A DiffusionGemma of two layers with a sliding window of so many tokens, and a canvas of 32."""
     import torch
     from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig
     from transformers import Gemma4VisionConfig as Vision
@@ -69,7 +69,7 @@ def tiny_diffusion_gemma(folder: Path) -> Path:
     text = DiffusionGemmaTextConfig(
         vocab_size=tiny_tokenizer(folder), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=32, global_head_dim=32, num_global_key_value_heads=2,
-        sliding_window=CANVAS_CONTEXT, layer_types=["sliding_attention", "full_attention"],
+        sliding_window=window, layer_types=["sliding_attention", "full_attention"],
         num_experts=4, top_k_experts=2, moe_intermediate_size=32, max_position_embeddings=CANVAS_CONTEXT,
         pad_token_id=0, eos_token_id=1, bos_token_id=2,
     )  # fmt: skip
