@@ -11,11 +11,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from decisions.errors import DecisionError, EngineUnavailable
 from decisions.isolation import IsolationBounds
@@ -47,8 +45,6 @@ log = logging.getLogger("canvasgate")
 
 HEALTH_INTERVAL = 1.0
 """Seconds between two looks at the engine's health."""
-HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
-"""What metrics and logs call the errors of Starlette's router."""
 ANSWER_HEADERS = ("x-typesafe-request-id", "x-request-id", "retry-after", "retry-after-ms", "server-timing")
 
 
@@ -309,7 +305,18 @@ def how_to_ask(settings: Settings) -> str:
     return f"canvasgate decide --url {url_of(here, settings.port)}{key} {question}"
 
 
-def create_app(settings: Settings) -> Starlette:
+class App(Starlette):
+    """Starlette without its own two layers for errors: `ErrorMiddleware` stands in front of all that may fail."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The layers, the first outermost, around the routes."""
+        app: ASGIApp = self.router
+        for layer, arguments, named in reversed(self.user_middleware):
+            app = layer(app, *arguments, **named)
+        return app
+
+
+def create_app(settings: Settings) -> App:
     """The ASGI app; its gateway is `app.state.gateway`. Raises `InvalidSettings`, or `KeysFileError` for a bad file."""
     gateway = Gateway(settings)
     keys, rates = (
@@ -331,12 +338,7 @@ def create_app(settings: Settings) -> Starlette:
         if tracing is not None:
             await asyncio.to_thread(tracing.close)
 
-    app = Starlette(
-        routes=routes(),
-        middleware=middleware(gateway, tracing, keys, rates),
-        exception_handlers={HTTPException: http_error},
-        lifespan=lifespan,
-    )
+    app = App(routes=routes(), middleware=middleware(gateway, tracing, keys, rates), lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.gateway = gateway
     return app
@@ -376,11 +378,3 @@ def middleware(gateway: Gateway, tracing: Tracing | None, keys: Keyring, rates: 
         layers.append(Middleware(KeyMiddleware, keys=keys, rates=rates))
     layers.append(Middleware(BodyMiddleware, cap=settings.max_body))
     return layers
-
-
-async def http_error(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods, in the protocol's shape."""
-    if not isinstance(error, HTTPException):
-        raise error
-    request.state.record.code = HTTP_CODES.get(error.status_code, "http_error")
-    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)

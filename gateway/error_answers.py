@@ -50,6 +50,8 @@ DESCRIPTIONS = {
     529: "The queue is full; come again after `Retry-After`.",
 }
 """What each status means; part of the API's description."""
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+"""What metrics and logs call the errors of the router."""
 RETRIED = frozenset({429, 503, 529})
 """Statuses whose answers say when to come again."""
 LONGEST_WAIT = 3600.0
@@ -83,6 +85,12 @@ def internal_error() -> ErrorAnswer:
     """The answer where we failed for a reason that is nobody's business but the log's."""
     detail = {"error_type": DecisionError.code, "message": "Internal error; the log has it under this request's id."}
     return _answer(500, DecisionError.code, detail, ())
+
+
+def routing_answer(status: int, detail: str, headers: Mapping[str, str] | None) -> ErrorAnswer:
+    """The answer to a path or method that there is not, in the protocol's shape."""
+    named = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
+    return _answer(status, HTTP_CODES.get(status, "http_error"), detail, named)
 
 
 def _retry_headers(error: DecisionError, status: int) -> Headers:

@@ -12,12 +12,13 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decisions.errors import BodyTooLarge, DecisionError, QueueUnavailable
 
 from .encodings import decode_body
-from .error_answers import ErrorAnswer, error_answer, internal_error
+from .error_answers import ErrorAnswer, error_answer, internal_error, routing_answer
 from .keyring import Keyring
 from .keys import Key
 from .metrics import Metrics, RequestRecord
@@ -117,6 +118,8 @@ class ErrorMiddleware:
             record.status, record.code = 499, "client_left"
         except DecisionError as error:
             await self._answer(error_answer(error), send, record)
+        except HTTPException as error:
+            await self._answer(routing_answer(error.status_code, error.detail, error.headers), send, record)
         except asyncio.CancelledError:  # by the server, which stops and has waited for this request long enough
             await self._answer(error_answer(QueueUnavailable("The gateway has stopped.")), send, record)
         except Exception as error:  # noqa: BLE001 - the outermost handler

@@ -12,9 +12,8 @@ import yaml
 
 from decisions.errors import DecisionError
 from gateway import __version__
-from gateway.app import HTTP_CODES
 from gateway.connection import REFUSALS
-from gateway.error_answers import DESCRIPTIONS
+from gateway.error_answers import DESCRIPTIONS, HTTP_CODES
 from gateway.metrics import METRICS, Metrics
 from gateway.routes import PATHS
 from tests.conftest import ROOT
