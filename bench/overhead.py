@@ -1,22 +1,26 @@
 """What the gateway itself costs: `python -m bench.overhead` serves the stub engine at zero delay and measures.
 
 One server process on one core, with key, limits, metrics and queue on; the client runs on the other core. A bare ASGI
-app that reads the body and answers is measured in the same run, so that "added" means: over what uvicorn and this
-machine take anyway. Prints a table, and CPU milliseconds per request by stage; writes bench/results/overhead.json.
+app that reads the body and answers is measured in turn with it, so that "added" means: over what uvicorn and this
+machine take anyway. All of it is done in rounds, for a machine that others share is not equally fast all the time.
+Prints a table, and CPU milliseconds per request by stage; writes bench/results/overhead.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
-import os
-import platform
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.openloop import Outcome, run
+from bench.record import machine
 from bench.serving import GATEWAY, KEY, Server, Start, on_core, serving
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
@@ -32,6 +36,13 @@ QUESTIONS = {
         "instructions": "How angry is the customer?",
         "criteria": ["Calm", "Annoyed", "Furious"],
     },
+}
+FIGURES = {
+    "achieved_per_s": "requests/s",
+    "p50_ms": "p50 ms",
+    "p95_ms": "p95 ms",
+    "p99_ms": "p99 ms",
+    "cpu_ms_per_request": "CPU ms",
 }
 STATE = "I was charged twice for my renewal on the third of the month. Please refund one of the two payments. "
 
@@ -64,56 +75,80 @@ def measure(server: Server, requests: list[bytes], rate: float, seconds: float) 
     }
 
 
-def show(row: dict[str, Any]) -> None:
-    """Print one row."""
-    errors = sum(count for status, count in row["statuses"].items() if status != "200")
-    print(
-        f"{row['server']:<11} {row['offered_per_s']:>8.0f} {row['achieved_per_s']:>9.1f} {row['p50_ms']:>8.2f} "
-        f"{row['p95_ms']:>8.2f} {row['p99_ms']:>8.2f} {row['cpu_ms_per_request']:>8.3f} {errors:>6} "
-        f"{row['client_late']:>6}"
-    )
+def pace() -> float:
+    """Milliseconds of a fixed piece of Python, least of a few: how fast this machine is at the moment."""
+    taken = []
+    for _ in range(5):
+        started = time.perf_counter()
+        sum(range(200_000))
+        taken.append(time.perf_counter() - started)
+    return round(min(taken) * 1e3, 2)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """All rounds of one server at one rate: medians, and the best round, which others' work slowed least."""
+    best = min(rows, key=lambda row: row["cpu_ms_per_request"])
+    middle = {name: median(row[name] for row in rows) for name in FIGURES}
+    errors = sum(count for row in rows for status, count in row["statuses"].items() if status != "200")
+    of = {name: rows[0][name] for name in ("server", "offered_per_s")}
+    return of | {"median": middle, "best": {name: best[name] for name in FIGURES}, "errors": errors}
+
+
+def show(line: dict[str, Any]) -> None:
+    """Print one line of the table: median (best round)."""
+    cells = [f"{line['median'][name]:.2f} ({line['best'][name]:.2f})" for name in FIGURES]
+    print(f"{line['server']:<11} {line['offered_per_s']:>7.0f} " + " ".join(f"{cell:>17}" for cell in cells), end="")
+    print(f" {line['errors']:>7}")
 
 
 def main() -> None:
     """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rates", default="50,500,1000,1200,1500,2000", help="requests/s to offer, in turn")
-    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per rate")
+    parser.add_argument("--rates", default="50,500,1000,1250,1500", help="requests/s to offer, in turn")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per rate and round")
+    parser.add_argument("--rounds", type=int, default=3, help="how often all of it is measured")
     parser.add_argument("--state", type=int, default=1000, help="characters of a state")
     parser.add_argument("--canvas", default="128", help="CANVAS of the stub engine")
     given = parser.parse_args()
     rates = [float(rate) for rate in given.rates.split(",")]
     requests = bodies(200, given.state)
     on_core(1)
-    columns = ("offered", "achieved", "p50 ms", "p95 ms", "p99 ms", "CPU ms")
-    print(f"{'server':<11} " + " ".join(f"{name:>8}" for name in columns) + "  errors   late")
-    rows: list[dict[str, Any]] = []
     bare = [sys.executable, "-m", "uvicorn", "bench.bare:app", "--port", "8471", "--no-access-log"]
-    settings = {
-        "ENGINE": "stub",
-        "PORT": "8472",
-        "HOST": "127.0.0.1",
-        "API_KEY": KEY,
-        "CANVAS": given.canvas,
-        "MAX_INFLIGHT": "auto",
-    }
-    with serving("bare", bare, 8471, Start(core=0)) as server:
-        for rate in rates:
-            rows.append(measure(server, requests, rate, given.seconds))
-            show(rows[-1])
-    with serving("canvasgate", GATEWAY, 8472, Start(core=0), **settings) as server:
-        for rate in rates:
-            rows.append(measure(server, requests, rate, given.seconds))
-            show(rows[-1])
-        stages = {stage: total / count * 1e3 for stage, (total, count) in server.stage_seconds().items() if count}
+    settings = {"ENGINE": "stub", "PORT": "8472", "HOST": "127.0.0.1", "API_KEY": KEY, "CANVAS": given.canvas}
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as both:
+        servers = [
+            both.enter_context(serving("bare", bare, 8471, Start(core=0))),
+            both.enter_context(serving("canvasgate", GATEWAY, 8472, Start(core=0), **settings)),
+        ]
+        for number in range(given.rounds):
+            for server, rate in itertools.product(servers, rates):
+                print(
+                    f"\rround {number + 1} of {given.rounds}: {server.name}, {rate:.0f}/s   ", end="", file=sys.stderr
+                )
+                rows.append({"round": number, "pace_ms": pace()} | measure(server, requests, rate, given.seconds))
+        spent = servers[1].stage_seconds()
+    stages = {stage: total / count * 1e3 for stage, (total, count) in spent.items() if count}
+    print("\r", end="", file=sys.stderr)
+    print(f"median of {given.rounds} rounds (the round with the least CPU time)\n")
+    print(f"{'server':<11} {'offered':>7} " + " ".join(f"{name:>17}" for name in FIGURES.values()) + "  errors")
+    by_line = itertools.groupby(sorted(rows, key=line_of), key=line_of)
+    lines = [summary(list(group)) for _, group in by_line]
+    for line in lines:
+        show(line)
     print("\nmean ms per request by stage: " + ", ".join(f"{stage} {value:.3f}" for stage, value in stages.items()))
-    low = {row["server"]: row["p50_ms"] for row in rows if row["offered_per_s"] == rates[0]}
-    print(f"added p50 at {rates[0]:.0f}/s: {low['canvasgate'] - low['bare']:.2f} ms")
+    added = [line for line in lines if line["offered_per_s"] == rates[0]]
+    for kind in ("median", "best"):
+        low = {line["server"]: line[kind]["p50_ms"] for line in added}
+        print(f"added p50 at {rates[0]:.0f}/s, {kind}: {low['canvasgate'] - low['bare']:.2f} ms")
     RESULTS.parent.mkdir(exist_ok=True)
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    RESULTS.write_text(
-        json.dumps({"machine": machine, "arguments": vars(given), "rows": rows, "stages_ms": stages}, indent=1) + "\n"
-    )
+    result = {"machine": machine(), "arguments": vars(given), "summary": lines, "rows": rows, "stages_ms": stages}
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def line_of(row: dict[str, Any]) -> tuple[str, float]:
+    """Which line of the table a row belongs to."""
+    return row["server"], row["offered_per_s"]
 
 
 if __name__ == "__main__":
