@@ -13,6 +13,7 @@ import click
 
 from . import ask
 from .cli_templates import with_variables
+from .completion import template_names
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 Command = Callable[..., Any]
@@ -30,7 +31,13 @@ def of_server(command: Command) -> Command:
 
 @click.command()
 @click.argument("request_file", required=False, type=click.File("r", encoding="utf-8"))
-@click.option("-t", "--template", metavar="NAME", help="A decision template that the gateway serves.")
+@click.option(
+    "-t",
+    "--template",
+    metavar="NAME",
+    shell_complete=template_names,
+    help="A decision template that the gateway serves.",
+)
 @with_variables
 @click.option("--state", help="What the questions are about; @FILE reads a file, - standard input.")
 @click.option("--noul", "nouls", multiple=True, metavar="QUESTION", help="A yes/no question.")
@@ -108,7 +115,13 @@ def read_request(request_file: TextIO) -> dict[str, Any]:
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("-t", "--template", metavar="NAME", help="A template: rows are its variables. Else rows are requests.")
+@click.option(
+    "-t",
+    "--template",
+    metavar="NAME",
+    shell_complete=template_names,
+    help="A template: rows are its variables. Else rows are requests.",
+)
 @click.option("-m", "--model", help="The model; any that the gateway serves when left out.")
 @click.option("-c", "--concurrency", default=16, show_default=True, type=click.IntRange(1, 1024), help="Rows at once.")
 @of_server

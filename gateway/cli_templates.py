@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .ask import AskError, given_variables
+from .completion import names_or_files
 from .config import InvalidSettings, Settings, load
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def list_all(folder: str | None, *, as_json: bool) -> None:
 
 
 @templates.command()
-@click.argument("name")
+@click.argument("name", shell_complete=names_or_files)
 @in_folder
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as GET /v1/templates/NAME does.")
 def show(name: str, folder: str | None, *, as_json: bool) -> None:
@@ -120,7 +121,7 @@ def show(name: str, folder: str | None, *, as_json: bool) -> None:
 
 
 @templates.command()
-@click.argument("name")
+@click.argument("name", shell_complete=names_or_files)
 @with_variables
 @in_folder
 def render(name: str, pairs: tuple[str, ...], files: tuple[str, ...], folder: str | None) -> None:
@@ -143,7 +144,7 @@ def render(name: str, pairs: tuple[str, ...], files: tuple[str, ...], folder: st
 
 
 @templates.command()
-@click.argument("name")
+@click.argument("name", shell_complete=names_or_files)
 @with_variables
 @in_folder
 @click.option("--prompt", "prompts", is_flag=True, help="Print the text of every prompt as well.")
