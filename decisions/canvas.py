@@ -152,7 +152,7 @@ class Packer:
         def encode_short(text: str) -> tuple[int, ...]:
             return remembered(text) if len(text) <= REMEMBERED_LENGTH else tokenizer.encode(text)
 
-        self.writer = PromptWriter(tokenizer, encode_short)
+        self.writer = PromptWriter(tokenizer, encode_short, thinks=limits.thinks)
         self._tokenizer = tokenizer
         self.limits = limits
         self._form = form

@@ -10,7 +10,7 @@ from .bracket import most_finalists, route
 from .canvas import NOTHING, Arrangement, Manner, Packer, Placement
 from .combine import combine
 from .distribution import CERTAIN, Distribution, from_logprobs
-from .errors import TooManyTokens, UnsupportedFeature
+from .errors import MalformedReadout, TooManyTokens, UnsupportedFeature
 from .flow import Choosing, Distributions, Flow, Slots, known, sampled
 from .isolation import IsolationBounds, read_alone
 from .labels import DIGITS, AnswerForm
@@ -28,7 +28,7 @@ from .protocol import (
     Skipped,
     Usage,
 )
-from .reads import Cost, EngineLimits, Read, Readout, Slot, Tokenizer
+from .reads import Cost, EngineLimits, Read, Readout, Slot, Thought, Tokenizer
 from .recurring import Recurring
 from .stages import Staged, staged, waiting
 
@@ -108,6 +108,8 @@ class Planner:
             raise UnsupportedFeature(f"The served tokenizer splits labels of the set {settings.labels}.")
         if settings.steps != 1 and not self.limits.canvas:
             raise UnsupportedFeature("The served model has no canvas, so it takes no denoising steps.")
+        if settings.think and not self.limits.thinks:
+            raise UnsupportedFeature("The served model writes no thought before it is read (think).")
         noiseless = not self.limits.canvas or settings.seed_token is SeedToken.FIXED
         return replace(settings, samples=1) if noiseless and settings.samples != 1 else settings
 
@@ -167,7 +169,11 @@ class _Trail:
 
 
 class Plan:
-    """One request on its way: `next_reads` gives a round, `receive` takes its readouts, until no reads are left."""
+    """One request on its way: `next_reads` gives a round, `receive` takes its readouts, until no reads are left.
+
+    Where the request lets the model think, `thought` is to be written before the first round, and `receive_thought`
+    takes it. Until then the reads are as long as with the longest thought.
+    """
 
     def __init__(self, request: DecisionRequest, planner: Planner, opening: Opening) -> None:
         settings = opening.settings
@@ -177,7 +183,10 @@ class Plan:
         # How much fell beside the labels is told in the diagnostics alone; and between steps all tokens play a part.
         constrained = planner.limits.constrained and settings.steps == 1 and not request.diagnostics
         self._manner = Manner(settings.seed, settings.seed_token, settings.steps, constrained)
-        self._page = planner.packer.writer.page(request.state, request.instructions, settings.layout)
+        self._page = planner.packer.writer.page(
+            request.state, request.instructions, settings.layout, thinking=settings.think > 0
+        )
+        self._thought_tokens = 0
         self._trails = [_Trail() for _ in request.questions] if request.diagnostics else []
         self._tokens = self._cached = self._reads_done = self._rounds = 0
         self._flow = questions_flow(request, planner, opening)
@@ -185,15 +194,44 @@ class Plan:
         self._slots: Slots = ()
         self._reads: tuple[Read, ...] = ()
         self._placements: tuple[Placement, ...] = ()
-        self._open(opening)
-        self.cost = Cost(len(self._reads), _tokens(self._reads))
+        self.thought = self._open(opening)
+        thinking = len(self.thought.prompt) + self.thought.budget if self.thought else 0
+        self.cost = Cost(len(self._reads), _tokens(self._reads) + thinking)
 
-    def _open(self, opening: Opening) -> None:
-        """The first round. Raises `TooManyTokens`, also before any engine work for a final that would be too long."""
+    def _open(self, opening: Opening) -> Thought | None:
+        """The first round, and the thought before it. Raises `TooManyTokens`, before any engine work."""
+        budget = opening.settings.think
+        if not budget:
+            self._first_round(opening)
+            return None
+        page, writer = self._page, self._packer.writer
+        self._page = writer.thought(page, (0,) * budget)
+        self._first_round(opening)
+        self._page = page
+        if not self._reads:
+            return None
+        once = [slot for slot in self._slots if slot.order == slot.sample == 0]
+        prompt = page.before + writer.asked([writer.block(slot) for slot in once]) + page.after
+        if len(prompt) + budget > self._packer.limits.context:
+            needed = len(prompt) + budget
+            raise TooManyTokens(needed, self._packer.limits.context, "The state with all questions and a thought")
+        return Thought(prompt, budget)
+
+    def _first_round(self, opening: Opening) -> None:
+        """The first round's reads. Raises `TooManyTokens`, also for a later final that would be too long."""
         context = self._packer.limits.context
         if len(self._page) + opening.longest_final > context:
             raise TooManyTokens(len(self._page) + opening.longest_final, context, "The state with one question")
         self._step(None, opening.arrangement)
+
+    def receive_thought(self, ids: tuple[int, ...]) -> None:
+        """Take the thought, which may be empty; every read has it in its prompt. Raises `MalformedReadout`."""
+        if self.thought is None or len(ids) > self.thought.budget:
+            raise MalformedReadout(f"A thought of {len(ids)} tokens is longer than was asked for.")
+        self._tokens += len(self.thought.prompt)
+        self._thought_tokens, self.thought = len(ids), None
+        self._page = self._packer.writer.thought(self._page, ids)
+        self._reads, self._placements = self._packer.pack(self._page, self._slots, self._manner)
 
     def next_reads(self) -> tuple[Read, ...]:
         """The reads of the current round; empty when every distribution is known."""
@@ -223,8 +261,8 @@ class Plan:
             answers[question.id] = combine(question, outcome, temperatures)
             if self._trails:
                 traces[question.id] = _trace(self._trails[index], outcome)
-        usage = Usage(self._tokens, len(self._request.questions), self._cached)
-        return Decision(answers, usage, traces, skipped, self._reads_done, self._rounds)
+        usage = Usage(self._tokens, len(self._request.questions) + self._thought_tokens, self._cached)
+        return Decision(answers, usage, traces, skipped, self._reads_done, self._rounds, self._thought_tokens)
 
     def _step(self, seen: Distributions | None, arrangement: Arrangement = NOTHING) -> None:
         """Move the flow on and pack its next round, as in the arrangement where there is one that fits."""

@@ -82,22 +82,36 @@ class Page:
 class PromptWriter:
     """Puts token ids together into prompts for one served model; built once, when the engine starts."""
 
-    def __init__(self, tokenizer: Tokenizer, encode_short: Encode) -> None:
-        """`encode_short` encodes like the tokenizer, and may remember texts that come again and again."""
+    def __init__(self, tokenizer: Tokenizer, encode_short: Encode, *, thinks: bool = False) -> None:
+        """`encode_short` encodes like the tokenizer, and may remember texts that come again and again.
+
+        `thinks`: the model can be made to write a thought before its answer.
+        """
         self._encode = tokenizer.encode
         self._encode_short = encode_short
-        self._user = tokenizer.frame(("user",)).parts
-        self._system_user = tokenizer.frame(("system", "user")).parts
+        self._thought_close = tokenizer.thought_close
+        self._frames = {
+            thinking: (
+                tokenizer.frame(("user",), thinking=thinking).parts,
+                tokenizer.frame(("system", "user"), thinking=thinking).parts,
+            )
+            for thinking in ((False, True) if thinks else (False,))
+        }
 
-    def page(self, state: Text, instructions: Text | None, layout: Layout) -> Page:
-        """Tokenise what all reads of a request share."""
+    def page(self, state: Text, instructions: Text | None, layout: Layout, *, thinking: bool = False) -> Page:
+        """Tokenise what all reads of a request share; with `thinking`, up to the thought that is not written yet."""
         data = self._encode(state_block(state))
         introduced = self._encode_short(introduction(instructions))
+        user, system_user = self._frames[thinking]
         if layout is Layout.SCHEMA_FIRST:
-            head, between, tail = self._system_user
+            head, between, tail = system_user
             return Page(head + introduced, between + data + tail)
-        head, tail = self._user
+        head, tail = user
         return Page(head + data + introduced, tail)
+
+    def thought(self, page: Page, ids: tuple[int, ...]) -> Page:
+        """A page of a thinking model with the thought in it and its block closed."""
+        return Page(page.before, page.after + ids + self._thought_close)
 
     def block(self, slot: Slot) -> tuple[int, ...]:
         """The text of one question, without its heading."""

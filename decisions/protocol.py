@@ -145,6 +145,8 @@ class ReadSettings:
     catch_all: CatchAll = CatchAll.OFF
     steps: int = 1
     """Denoising steps of a canvas before it is read."""
+    think: int = 0
+    """Tokens that the model may write as a thought before it is read; 0: none is written."""
     seed: int = 42
     seed_token: SeedToken = SeedToken.RANDOM
     temperatures: Temperatures = field(default_factory=Temperatures)
@@ -195,7 +197,10 @@ Answer = NoulAnswer | ChoiceAnswer | ScoreAnswer
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens really put before the model (the state counted once per read that carried it), and answers given."""
+    """Tokens really put before the model (the state counted once per read that carried it), and what came back.
+
+    `output_tokens` counts the answers given, and the tokens of a thought.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -240,3 +245,5 @@ class Decision:
     skipped: Mapping[str, Skipped] = field(default_factory=dict)
     reads: int = 0
     rounds: int = 0
+    thought_tokens: int = 0
+    """Length of the thought that was written first, in tokens."""

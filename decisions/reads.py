@@ -21,7 +21,8 @@ class EngineLimits:
     `context`: tokens of prompt and canvas together. `canvas`: width of the widest canvas in tokens, or 0 for an
     autoregressive engine, which has one slot per read and no canvas. `label_ids`: distinct label ids per read.
     `slots`: slots per read. `reads`: reads that the engine works on at once. `constrained`: whether a canvas is read
-    over the label ids alone where nobody asks how much probability fell beside them.
+    over the label ids alone where nobody asks how much probability fell beside them. `thinks`: whether the model can
+    write a thought before it is read.
     """
 
     context: int
@@ -30,13 +31,14 @@ class EngineLimits:
     slots: int = 1
     reads: int = 1
     constrained: bool = False
+    thinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ChatFrame:
     """Token ids of a chat template around its messages' contents; one part more than there are messages.
 
-    The last part opens the model's turn, and holds an empty thought block where the model expects one.
+    The last part opens the model's turn, and holds an empty thought block where the model expects one, or opens one.
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -63,8 +65,15 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included, for people to read."""
 
-    def frame(self, roles: tuple[str, ...]) -> ChatFrame:
-        """The chat template around messages of these roles (`system`, `user`), the model's turn opened at the end."""
+    @property
+    def thought_close(self) -> tuple[int, ...]:
+        """Ids that end a thought block; none where the model knows no such block."""
+
+    def frame(self, roles: tuple[str, ...], *, thinking: bool = False) -> ChatFrame:
+        """The chat template around messages of these roles (`system`, `user`), the model's turn opened at the end.
+
+        With `thinking`, a thought block is opened in that turn, for the model to write in.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,14 @@ class Read:
     def label_ids(self) -> tuple[int, ...]:
         """The distinct label ids of all slots, ascending."""
         return tuple(sorted({label for slot in self.slots for label in slot.label_ids}))
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A thought to be written behind a prompt that has opened its block; at most `budget` tokens."""
+
+    prompt: tuple[int, ...]
+    budget: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from .routes import PATHS, routes
 from .service import DecisionService, Patience
 from .template_form import Templates
 from .templates import Catalogue, Watcher, folders_of
-from .wire import MAX_STEPS, Report, ServedNames, ShapeLimits, Wire, WireRequest
+from .wire import MAX_STEPS, MAX_THOUGHT, Report, ServedNames, ShapeLimits, Wire, WireRequest
 
 if TYPE_CHECKING:
     from .tracing import Tracing
@@ -181,10 +181,12 @@ class Gateway:
         """The body of `/v1/limits`."""
         serving, settings = self.serving, self.settings
         limits, queue = serving.engine.limits, serving.queue.snapshot()
-        canvas, defaults = {"max_steps": MAX_STEPS}, asdict(serving.wire.defaults)
-        if not limits.canvas:
-            canvas = {}
-            del defaults["steps"]
+        defaults = asdict(serving.wire.defaults)
+        able = {"steps": ("max_steps", MAX_STEPS, limits.canvas), "think": ("max_think", MAX_THOUGHT, limits.thinks)}
+        most = {name: value for name, value, can in able.values() if can}
+        for setting, (_, _, can) in able.items():
+            if not can:
+                del defaults[setting]
         return {
             "model": serving.wire.names.served,
             "context_tokens": limits.context,
@@ -196,7 +198,7 @@ class Gateway:
             "max_options": settings.max_options,
             "max_levels": settings.max_levels,
             "labels": list(serving.service.planner.packer.alphabets),
-            **canvas,
+            **most,
             "max_body_bytes": settings.max_body,
             "max_queue": settings.max_queue,
             "queue_timeout_seconds": settings.queue_timeout,

@@ -200,7 +200,7 @@ def body_of(model: str, request: WireRequest, decision: Decision, report: Report
             "input_tokens": usage.input_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": decision.thought_tokens},
             "total_tokens": usage.input_tokens + usage.output_tokens,
         },
     }

@@ -28,9 +28,11 @@ LEVELS = tuple(str(level) for level in range(32))
 """Level numbers as texts: JSON keys, and answers of a score."""
 MAX_STEPS = 8
 """Denoising steps that a request may ask for."""
+MAX_THOUGHT = 4096
+"""Tokens of a thought that a request may ask for."""
 _SAID = re.compile("[^\\s\u200b-\u200f\u2060\ufeff]")
 _SETTINGS = frozenset(
-    {"isolate", "layout", "debias", "samples", "seed", "seed_token", "labels", "steps", "temperature"}
+    {"isolate", "layout", "debias", "samples", "seed", "seed_token", "labels", "steps", "think", "temperature"}
 )
 
 
@@ -88,6 +90,7 @@ def read_settings(body: Mapping[str, Any], defaults: ReadSettings) -> ReadSettin
         "seed_token": SeedToken,
         "labels": LabelSet,
         "steps": int,
+        "think": int,
     }
     read: dict[str, Any] = {name: reader(given[name]) for name, reader in readers.items() if name in given}
     if "temperature" in given:
@@ -117,6 +120,8 @@ def _diagnostics(request: WireRequest, decision: Decision, report: Report | None
         "rounds": decision.rounds,
         "tokens": {"computed": usage.input_tokens - usage.cached_tokens, "cached": usage.cached_tokens},
     }
+    if request.settings.think:
+        told["thought_tokens"] = decision.thought_tokens
     if report is not None:
         told["seconds"] = {"queue": report.queue_seconds, "engine": report.engine_seconds}
         told["fingerprint"] = dict(report.fingerprint)

@@ -84,6 +84,11 @@ class DecisionService:
         return self.planner.plan(request)
 
     async def _read_all(self, plan: Plan, record: RequestRecord, ticket: Ticket) -> Decision:
+        if plan.thought is not None:
+            record.enter("engine")
+            thought = await self.engine.think(plan.thought, ticket)
+            record.enter("plan")
+            plan.receive_thought(thought)
         while reads := plan.next_reads():
             record.enter("engine")
             readouts = await self._read(reads, ticket)

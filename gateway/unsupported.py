@@ -14,7 +14,6 @@ from decisions.excerpt import short
 REQUEST: Mapping[str, tuple[tuple[object, ...], str]] = {
     "assets": ((None, {}), "The served model reads text only; images are not supported"),
     "images": ((None, []), "The served model reads text only; images are not supported"),
-    "think": ((None, 0), "Thinking before the answer is not supported yet"),
 }
 """Field of a request -> the values that ask for nothing, and what to say to any other."""
 BOX = "Bounding-box questions are not supported: the served model reads text only"

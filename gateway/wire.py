@@ -22,7 +22,7 @@ from decisions.schema import RequestShape, ShapeLimits
 from . import decisions_form, systemone_form
 from .body import parse_body
 from .error_answers import ErrorAnswer, error_answer, internal_error
-from .forms import MAX_STEPS, Report, WireRequest
+from .forms import MAX_STEPS, MAX_THOUGHT, Report, WireRequest
 from .media import json_part
 from .names import ALIASES, ServedNames
 from .openapi import openapi
@@ -31,6 +31,7 @@ from .unsupported import refuse_unsupported
 
 __all__ = [
     "MAX_STEPS",
+    "MAX_THOUGHT",
     "ErrorAnswer",
     "Report",
     "ServedNames",

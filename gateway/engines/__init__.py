@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from decisions.labels import AnswerForm
-from decisions.reads import EngineLimits, Read, Readout, Ticket, Tokenizer
+from decisions.reads import EngineLimits, Read, Readout, Thought, Ticket, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,13 @@ class Engine(Protocol):
 
         Cancelling the call frees the engine of the work. Raises `EngineUnavailable` when the engine is dead and
         `MalformedReadout` when it answers with less than was asked.
+        """
+
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        """Write a thought: ordinary text of at most its budget's tokens, without what closes its block; may be empty.
+
+        The same for the same prompt, as far as the engine can. Cancelling and errors are as in `read`; raises
+        `UnsupportedFeature` where the limits say that the model does not think.
         """
 
     async def health(self) -> EngineHealth:

@@ -76,6 +76,7 @@ def open_stub(settings: Settings) -> StubEngine:
         slots=settings.canvas,
         reads=settings.max_seqs or STUB_READS,
         constrained=settings.constrained,
+        thinks=True,
     )
     faults = StubFaults(
         slot_bias=settings.stub_slot_bias,

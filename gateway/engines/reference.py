@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from decisions.errors import EngineUnavailable, UnsupportedFeature
 from decisions.labels import AnswerForm
-from decisions.reads import EngineLimits, Read, Readout, SlotPosition, Ticket
+from decisions.reads import EngineLimits, Read, Readout, SlotPosition, Thought, Ticket
 
 from . import EngineHealth, ServedModel
 from .forms import DIFFUSION_GEMMA, family
@@ -93,6 +93,10 @@ class ReferenceEngine:
             return await self._in_worker(self._work, tuple(reads), given_up)
         finally:
             given_up.set()
+
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        """It only reads; its limits say so."""
+        raise UnsupportedFeature("The reference engine writes no thoughts.")
 
     async def _in_worker(self, work: Callable[..., list[Readout]], *arguments: Any) -> list[Readout]:
         if self._closed.is_set():

@@ -15,19 +15,20 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, shake_128
 from itertools import pairwise
 
 from decisions.errors import EngineUnavailable
 from decisions.labels import ALPHABETS, AnswerForm
 from decisions.prompt import heading
 from decisions.protocol import LabelSet
-from decisions.reads import ChatFrame, EngineLimits, Read, Readout, Ticket
+from decisions.reads import ChatFrame, EngineLimits, Read, Readout, Thought, Ticket
 
 from . import EngineHealth, ServedModel
 
 PAD, BEGIN, TURN_CLOSE, SYSTEM, USER, MODEL = range(256, 262)
 WORDS = ("yes", "no", *(label for label in ALPHABETS[LabelSet.AZ_AA] if len(label) == 2))
+THOUGHT_OPEN, THOUGHT_CLOSE = range(MODEL + 1 + len(WORDS), MODEL + 3 + len(WORDS))
 SPREAD = 3.0
 
 
@@ -36,16 +37,17 @@ class StubTokenizer:
 
     turn_close = TURN_CLOSE
     pad = PAD
+    thought_close = (THOUGHT_CLOSE,)
 
     def __init__(self) -> None:
         self._split = re.compile("(yes|no|A[A-Z])").split
         self._words = {word: (MODEL + 1 + index,) for index, word in enumerate(WORDS)}
-        named = ["<pad>", "<bos>", "<turn|>", "<|system>", "<|user>", "<|model>", *WORDS]
+        named = ["<pad>", "<bos>", "<turn|>", "<|system>", "<|user>", "<|model>", *WORDS, "<|thought>", "<thought|>"]
         self._bytes = [bytes([value]) for value in range(256)] + [name.encode() for name in named]
 
     @property
     def vocabulary(self) -> int:
-        """256 bytes, six control tokens, and the words."""
+        """256 bytes, eight control tokens, and the words."""
         return len(self._bytes)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -59,12 +61,12 @@ class StubTokenizer:
         """The text of these ids, control tokens spelled out."""
         return b"".join([self._bytes[token] for token in ids]).decode("utf-8", "replace")
 
-    def frame(self, roles: tuple[str, ...]) -> ChatFrame:
-        """A turn per role, then the model's turn."""
+    def frame(self, roles: tuple[str, ...], *, thinking: bool = False) -> ChatFrame:
+        """A turn per role, then the model's turn; a thought block in it only for one to be written there."""
         opens = {"system": SYSTEM, "user": USER}
         parts: list[tuple[int, ...]] = [(BEGIN, opens[roles[0]])]
         parts += [(TURN_CLOSE, opens[role]) for role in roles[1:]]
-        return ChatFrame((*parts, (TURN_CLOSE, MODEL)))
+        return ChatFrame((*parts, (TURN_CLOSE, MODEL, THOUGHT_OPEN) if thinking else (TURN_CLOSE, MODEL)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,15 @@ class StubEngine:
         finally:
             self.working -= len(reads)
 
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        """Letters by hash of the prompt, up to half of the budget; they mean nothing, but answers depend on them."""
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if self.faults.dead:
+            raise EngineUnavailable("The stub engine was told to be dead.")
+        letters = shake_128(array("H", thought.prompt).tobytes()).hexdigest(thought.budget)
+        return self.tokenizer.encode(letters[: (thought.budget + 1) // 2])
+
     async def health(self) -> EngineHealth:
         """Alive unless told to be dead."""
         return EngineHealth(not self.faults.dead, "told to be dead" if self.faults.dead else "")
@@ -186,7 +197,7 @@ class StubEngine:
     def _parts(read: Read) -> tuple[bytes, tuple[int, ...]]:
         """What the state hashes to, and the tokens of the questions."""
         prompt = read.prompt
-        close = prompt.index(TURN_CLOSE) if prompt[1] == SYSTEM else len(prompt) - 2
+        close = prompt.index(TURN_CLOSE, read.prefix)
         # A tuple of ints hashes alike in every process, and many times faster than its bytes would.
         state = hash(prompt[: read.prefix] + prompt[close:])
         return state.to_bytes(8, "big", signed=True), prompt[read.prefix : close]

@@ -7,6 +7,7 @@ other text. Both add no space before a text, so that the ids of pieces may be jo
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ class HfTokenizer:
         self._source = source
         self._framing = backend_of(state)
         self._control = control_tokens(state)
-        self._plain = backend_of(without_control(state, set(self._control.values())))
+        self._control_ids = frozenset(self._control.values())
+        self._plain = backend_of(without_control(state, {*self._control_ids}))
         self._vocabulary = max(self._framing.get_vocab(with_added_tokens=True).values()) + 1
         self._prove_safe()
         self._thought = self._encode_thought(empty_thought)
@@ -93,25 +95,39 @@ class HfTokenizer:
         """The text of token ids, control tokens included."""
         return self._framing.decode(list(ids), skip_special_tokens=False)
 
-    def frame(self, roles: tuple[str, ...]) -> ChatFrame:
-        """The chat template around messages of these roles, thinking switched off, the model's turn opened.
+    @property
+    def thought_close(self) -> tuple[int, ...]:
+        """The control token that ends a thought block; none where the model's family has no such block."""
+        return self._thought[-1:]
+
+    def until_control(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """What a model wrote, up to the first control token."""
+        return tuple(itertools.takewhile(lambda token: token not in self._control_ids, ids))
+
+    def frame(self, roles: tuple[str, ...], *, thinking: bool = False) -> ChatFrame:
+        """The chat template around messages of these roles, the model's turn opened, with its thought block.
+
+        The block is empty and closed, or with `thinking` only opened, and the template is told to switch thinking on.
 
         What a template adds of its own accord stays: SmolLM2's default system prompt is part of what it was trained
         on. Where a template refuses the system role, or drops its text, that text opens the user's turn instead.
         """
         sentinels = [SENTINEL.format(number) for number in range(len(roles))]
-        parts = self._split(list(zip(roles, sentinels, strict=True)), sentinels)
+        parts = self._split(list(zip(roles, sentinels, strict=True)), sentinels, thinking=thinking)
         if parts is None and roles[:2] == ("system", "user"):
             folded = [("user", FOLDED.join(sentinels[:2])), *zip(roles[2:], sentinels[2:], strict=True)]
-            parts = self._split(folded, sentinels)
+            parts = self._split(folded, sentinels, thinking=thinking)
         if parts is None:
             raise UnfitTokenizer(f"The model's chat template does not hold messages of the roles {', '.join(roles)}.")
         ids = [self._encode_frame(part) for part in parts]
-        if not ends_with(ids[-1], self._thought):
-            ids[-1] += self._thought
+        block = self._thought[:-1] if thinking else self._thought
+        if not ends_with(ids[-1], block):
+            ids[-1] += block
         return ChatFrame(tuple(ids))
 
-    def _split(self, messages: list[tuple[str, str]], sentinels: list[str], *, opened: bool = True) -> list[str] | None:
+    def _split(
+        self, messages: list[tuple[str, str]], sentinels: list[str], *, opened: bool = True, thinking: bool = False
+    ) -> list[str] | None:
         """The rendered template cut at its sentinels, or None where it refuses or loses one."""
         from jinja2.exceptions import TemplateError
 
@@ -120,7 +136,7 @@ class HfTokenizer:
                 [{"role": role, "content": content} for role, content in messages],
                 tokenize=False,
                 add_generation_prompt=opened,
-                enable_thinking=False,
+                enable_thinking=thinking,
             )
         except TemplateError:
             return None
@@ -138,16 +154,15 @@ class HfTokenizer:
     def _encode_thought(self, text: str) -> tuple[int, ...]:
         """The empty thought block, proved to open and close with control tokens: a wrong tokenizer stops here."""
         ids = self._encode_frame(text) if text else ()
-        if ids and not {ids[0], ids[-1]} <= set(self._control.values()):
+        if ids and not {ids[0], ids[-1]} <= self._control_ids:
             raise UnfitTokenizer(f"The tokenizer does not know the tags of the thought block {text!r}.")
         return ids
 
     def _find_turn_close(self) -> int:
         sentinels = [SENTINEL.format(number) for number in range(2)]
         parts = self._split([("user", sentinels[0]), ("assistant", sentinels[1])], sentinels, opened=False)
-        control = set(self._control.values())
         for token in self._encode_frame(parts[-1]) if parts else ():
-            if token in control:
+            if token in self._control_ids:
                 return token
         eos = self._source.eos_token_id
         if not isinstance(eos, int):
@@ -155,9 +170,8 @@ class HfTokenizer:
         return eos
 
     def _prove_safe(self) -> None:
-        control = set(self._control.values())
         for token in self._control:
-            if not control.isdisjoint(self.encode(token)):
+            if not self._control_ids.isdisjoint(self.encode(token)):
                 raise UnfitTokenizer(f"Text that spells the control token {token!r} would become it.")
 
 

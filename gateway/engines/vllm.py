@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from decisions.errors import EngineError, EngineUnavailable, UnsupportedFeature
 from decisions.labels import AnswerForm
-from decisions.reads import Cost, EngineLimits, Read, Readout, SlotPosition, Ticket
+from decisions.reads import Cost, EngineLimits, Read, Readout, SlotPosition, Thought, Ticket
 
 from . import EngineHealth, ServedModel
 from .forms import family
@@ -32,6 +32,7 @@ AsyncLLM: TypeAlias = Any
 """vLLM's types, which are not there where it is not installed."""
 SamplingParams: TypeAlias = Any
 RequestOutput: TypeAlias = Any
+Asked: TypeAlias = tuple[Sequence[int], SamplingParams]
 
 STOP_SECONDS = 5.0
 
@@ -78,33 +79,55 @@ class VllmEngine:
         questions about a new state of 950 tokens all but one found 928 tokens of it. On two busy cores in float32 one
         first, then 15, took 0.87 to 1.03 times as long (medians of 4, four runs): too little for one more round trip.
         """
+        outputs = await self._outputs(ticket, [(read.prompt, self._parameters(read)) for read in reads])
+        return [readout(read, output) for read, output in zip(reads, outputs, strict=True)]
+
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        """Generated as the model does by itself, on canvases of the served width where it has those.
+
+        No seed can be given for those, so a long thought need not come out the same twice.
+        """
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        parameters = SamplingParams(
+            max_tokens=thought.budget,
+            stop_token_ids=list(self.tokenizer.thought_close),
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+            **({} if self.limits.canvas else {"temperature": 0.0}),
+        )
+        [output] = await self._outputs(ticket, [(thought.prompt, parameters)])
+        return self.tokenizer.until_control(output.outputs[0].token_ids)
+
+    async def _outputs(self, ticket: Ticket, asked: Sequence[Asked]) -> list[RequestOutput]:
+        """What the engine says to prompts with their parameters, all given to it at once."""
         from vllm.exceptions import VLLMError
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        names = [f"{ticket.id}-{next(self._numbers)}" for _ in reads]
+        if self._closed:
+            raise EngineUnavailable("The engine is closed.")
         try:
-            return await self._read(reads, names)
+            return await self._awaited([f"{ticket.id}-{next(self._numbers)}" for _ in asked], asked)
         except EngineDeadError as fault:
             raise EngineUnavailable("The engine core has died.") from fault
         except (VLLMError, ValueError) as fault:
             raise EngineError(f"The engine refused a read: {fault}") from fault
 
-    async def _read(self, reads: Sequence[Read], names: Sequence[str]) -> list[Readout]:
+    async def _awaited(self, names: Sequence[str], asked: Sequence[Asked]) -> list[RequestOutput]:
         from vllm.inputs.engine import tokens_input
 
-        if self._closed:
-            raise EngineUnavailable("The engine is closed.")
         unread = list(names)
         try:
             replies = [
-                await self._llm.add_request(name, tokens_input(list(read.prompt)), self._parameters(read))
-                for name, read in zip(names, reads, strict=True)
+                await self._llm.add_request(name, tokens_input(list(prompt)), parameters)
+                for name, (prompt, parameters) in zip(names, asked, strict=True)
             ]
-            readouts = []
-            for read, reply in zip(reads, replies, strict=True):
-                readouts.append(readout(read, await reply.get()))
+            outputs = []
+            for reply in replies:
+                outputs.append(await reply.get())
                 unread.pop(0)
-            return readouts
+            return outputs
         finally:
             if unread:
                 # By our own names, so that a request that was just being added is found too.

@@ -19,7 +19,7 @@ import orjson
 
 from decisions.errors import EngineError, EngineUnavailable, MalformedReadout, UnsupportedFeature
 from decisions.labels import AnswerForm
-from decisions.reads import Cost, EngineLimits, Read, Readout, SlotPosition, Ticket, check_readout
+from decisions.reads import Cost, EngineLimits, Read, Readout, SlotPosition, Thought, Ticket, check_readout
 
 from . import EngineHealth, ServedModel
 from .forms import DIFFUSION_GEMMA, family
@@ -81,7 +81,8 @@ class VllmHttpEngine:
             progress(f"waiting for {options.url}")
             name, context = await wait_for_model(client, options.patience)
             limits = EngineLimits(min(context, served.context), canvas, slots=canvas or 1, reads=reads)
-            limits = replace(limits, constrained=options.constrained and bool(canvas))
+            constrained, thinks = options.constrained and bool(canvas), bool(served.tokenizer.thought_close)
+            limits = replace(limits, constrained=constrained, thinks=thinks)
             engine = cls(client, served, limits)
             engine._name = name
             await engine._prove()
@@ -113,8 +114,27 @@ class VllmHttpEngine:
             # Until they have closed their connections.
             await asyncio.gather(*calls, return_exceptions=True)
 
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        """One completion, ended where the thought's block is closed."""
+        asked = {
+            "model": self._name,
+            "prompt": thought.prompt,
+            "max_tokens": thought.budget,
+            "stop_token_ids": self.tokenizer.thought_close,
+            "return_token_ids": True,
+        }
+        try:
+            ids = orjson.loads(await self._complete(asked))["choices"][0]["token_ids"]
+            return self.tokenizer.until_control([int(token) for token in ids])
+        except (ValueError, LookupError, TypeError) as fault:
+            raise MalformedReadout("The server's reply is no completion with token ids.") from fault
+
     async def _read(self, read: Read) -> Readout:
-        body = orjson.dumps(self._request(read))
+        return readout(read, await self._complete(self._request(read)))
+
+    async def _complete(self, request: Mapping[str, Any]) -> bytes:
+        """The body of a completion. Raises `EngineUnavailable`, or `EngineError` where the server refuses it."""
+        body = orjson.dumps(request)
         try:
             answer = await self._client.post("/v1/completions", content=body)
         except httpx.HTTPError as fault:
@@ -125,7 +145,7 @@ class VllmHttpEngine:
             raise EngineUnavailable(f"The vLLM server failed at a read: {fault_of(answer)}")
         if answer.status_code != 200:
             raise EngineError(f"The vLLM server refused a read: {fault_of(answer)}")
-        return readout(read, answer.content)
+        return answer.content
 
     def _request(self, read: Read) -> dict[str, Any]:
         request: dict[str, Any] = {

@@ -119,7 +119,7 @@ def load(source: ModelSource, options: VllmOptions, progress: Progress) -> Loade
         raise EngineUnavailable(f"vLLM does not serve {source.model}: {fault}") from fault
     progress(f"loaded after {time.monotonic() - started:.1f} s")
     revision = getattr(config, "_commit_hash", None) or source.revision
-    limits = limits_of(llm.vllm_config, constrained=options.constrained)
+    limits = limits_of(llm.vllm_config, constrained=options.constrained, thinks=bool(tokenizer.thought_close))
     return Loaded(ServedModel(source.name, revision, architecture), limits, tokenizer, llm)
 
 
@@ -190,14 +190,14 @@ def start_core(model: str, arguments: Mapping[str, Any]) -> AsyncLLM:
     return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
 
 
-def limits_of(config: Any, *, constrained: bool) -> EngineLimits:  # noqa: ANN401 - vLLM's configuration
+def limits_of(config: Any, *, constrained: bool, thinks: bool) -> EngineLimits:  # noqa: ANN401 - vLLM's configuration
     """What the started engine takes. vLLM constrains reads only where one GPU holds the whole model."""
     context, reads = config.model_config.max_model_len, config.scheduler_config.max_num_seqs
     if not config.model_config.is_diffusion:
-        return EngineLimits(context, reads=reads)
+        return EngineLimits(context, reads=reads, thinks=thinks)
     width = config.diffusion_config.canvas_length
     constrained = constrained and config.parallel_config.tensor_parallel_size == 1
-    return EngineLimits(context, width, slots=width, reads=reads, constrained=constrained)
+    return EngineLimits(context, width, slots=width, reads=reads, constrained=constrained, thinks=thinks)
 
 
 def has_gpu() -> bool:

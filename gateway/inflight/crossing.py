@@ -86,6 +86,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "skipped": [[name, [why.because, why.was, why.wanted]] for name, why in decision.skipped.items()],
         "reads": decision.reads,
         "rounds": decision.rounds,
+        "thought_tokens": decision.thought_tokens,
     }
 
 
@@ -111,6 +112,7 @@ def _decision_of(told: dict[str, Any]) -> Decision:
         {name: Skipped(because, was, tuple(wanted)) for name, (because, was, wanted) in told["skipped"]},
         told["reads"],
         told["rounds"],
+        told["thought_tokens"],
     )
 
 

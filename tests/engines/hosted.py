@@ -21,7 +21,7 @@ from typing import Any
 
 from decisions.errors import DecisionError, EngineUnavailable
 from decisions.labels import AnswerForm
-from decisions.reads import EngineLimits, Read, Readout, Ticket
+from decisions.reads import EngineLimits, Read, Readout, Thought, Ticket
 from gateway.engines import EngineHealth, ServedModel
 from gateway.engines.forms import family
 from gateway.engines.tokenizer import HfTokenizer
@@ -97,6 +97,10 @@ class HostedEngine:
     async def read(self, reads: Sequence[Read], ticket: Ticket) -> Sequence[Readout]:
         readouts: Sequence[Readout] = await self._ask("read", reads, ticket)
         return readouts
+
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        ids: tuple[int, ...] = await self._ask("think", thought, ticket)
+        return ids
 
     async def health(self) -> EngineHealth:
         health: EngineHealth = await self._ask("health")

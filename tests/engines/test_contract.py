@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from typing import Any
 
 import pytest
 
-from decisions.errors import EngineError, TooManyTokens
-from decisions.reads import Read, SlotPosition, check_readout
+from decisions.errors import EngineError, TooManyTokens, UnsupportedFeature
+from decisions.plan import Planner
+from decisions.reads import Read, SlotPosition, Thought, check_readout
 from gateway.engines import Engine
+from tests.gates.asking import WIRE
 
 from .asking import TICKET, apart, ask, story
 
@@ -103,6 +106,36 @@ async def test_calls_at_the_same_time_never_swap_answers(engine: Engine) -> None
 
     for reads, readouts in zip(calls[::3], together[::3], strict=True):
         assert COMPANY >= apart(readouts, await engine.read(reads, TICKET))
+
+
+async def test_a_thought_is_plain_text_within_its_budget_and_reads_go_on_behind_it(engine: Engine) -> None:
+    """From an engine whose limits say that its model thinks; the others refuse to."""
+    if not engine.limits.thinks:
+        with pytest.raises(UnsupportedFeature):
+            await engine.think(Thought((1, 2, 3), 8), TICKET)
+        return
+    planner = Planner(engine.tokenizer, engine.limits, engine.form)
+    body = {
+        "model": "jev-latest",
+        "state": story(10),
+        "questions": {"q": {"type": "noul", "instructions": "Is it so?"}},
+    }
+    plan = planner.plan(WIRE.parse_systemone(json.dumps(body | {"think": 24}).encode()))
+    assert plan.thought is not None
+    thought = await engine.think(plan.thought, TICKET)
+    assert len(thought) <= 24
+    assert not set(thought) & {engine.tokenizer.turn_close, *engine.tokenizer.thought_close}
+    plan.receive_thought(thought)
+    [read] = plan.next_reads()
+    assert read.prompt == plan_prompt_behind(thought, engine, read.prompt)
+    [readout] = await engine.read([read], TICKET)
+    check_readout(read, readout)
+
+
+def plan_prompt_behind(thought: tuple[int, ...], engine: Engine, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """The prompt, which has to end with the thought and what closes it."""
+    end = thought + engine.tokenizer.thought_close
+    return prompt[: len(prompt) - len(end)] + end
 
 
 async def test_no_reads_no_readouts(engine: Engine) -> None:

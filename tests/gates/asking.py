@@ -13,7 +13,7 @@ from typing import Any
 from decisions.isolation import IsolationBounds
 from decisions.plan import Planner
 from decisions.protocol import ReadSettings
-from decisions.reads import EngineLimits, Read, Readout, Ticket
+from decisions.reads import EngineLimits, Read, Readout, Thought, Ticket
 from gateway.config import MIB
 from gateway.engines import Engine, EngineHealth
 from gateway.engines.stub import SPREAD, TURN_CLOSE, StubEngine, StubFaults
@@ -51,6 +51,9 @@ class Watched:
         self.seen += reads
         self.rounds += 1
         return self.spoil(await self.engine.read([self.alter(read) for read in reads], ticket))
+
+    async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
+        return await self.engine.think(thought, ticket)
 
     async def health(self) -> EngineHealth:
         return await self.engine.health()

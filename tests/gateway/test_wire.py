@@ -204,7 +204,6 @@ def test_any_other_model_is_unknown(model: str) -> None:
 ASKING = {
     "assets": {"a": {"type": "image"}},
     "images": ["data:image/png;base64,AA"],
-    "think": 100,
 }
 
 
