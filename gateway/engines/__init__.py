@@ -66,8 +66,8 @@ class Engine(Protocol):
     async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
         """Write a thought: ordinary text of at most its budget's tokens, without what closes its block; may be empty.
 
-        The same for the same prompt, as far as the engine can. Cancelling and errors are as in `read`; raises
-        `UnsupportedFeature` where the limits say that the model does not think.
+        Asked only of an engine whose limits say that its model thinks. The same for the same prompt, as far as the
+        engine can. Cancelling and errors are as in `read`.
         """
 
     async def health(self) -> EngineHealth:

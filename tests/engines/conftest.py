@@ -58,7 +58,7 @@ def model_source() -> ModelSource:
 @pytest.fixture(scope="session")
 def stub() -> StubEngine:
     """The stub as a canvas engine."""
-    return StubEngine(EngineLimits(STUB_CONTEXT, 128, slots=128, reads=64), DELAY)
+    return StubEngine(EngineLimits(STUB_CONTEXT, 128, slots=128, reads=64, thinks=True), DELAY)
 
 
 @pytest.fixture(scope="session")

@@ -136,3 +136,16 @@ async def test_constrained_reads_are_the_same_among_any_others(canvas_reference:
     print("worst differences", *(f"{one:.2e}" for one in differences))
 
     assert PARITY >= max(differences)
+
+
+async def test_a_thought_is_written_on_canvases_of_its_own(other: Engine) -> None:
+    """Within its budget, without control tokens, and reads behind it are read as any others."""
+    planner = Planner(other.tokenizer, other.limits, other.form)
+    body = {"model": "jev-latest", "state": story(6), "questions": QUESTIONS, "think": 40}
+    plan = planner.plan(WIRE.parse_systemone(json.dumps(body).encode()))
+    assert plan.thought is not None
+    thought = await other.think(plan.thought, TICKET)
+    assert len(thought) <= 40
+    assert not set(thought) & {other.tokenizer.turn_close, *other.tokenizer.thought_close}
+    plan.receive_thought(thought)
+    await checked(other, plan.next_reads())
