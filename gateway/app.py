@@ -128,7 +128,7 @@ class Gateway:
         raise EngineUnavailable(f"The engine has died: {health.detail}")
 
     def reload_templates(self) -> None:
-        """Look at the templates' files now, as on SIGHUP; they are looked at twice a second anyway."""
+        """Look at the templates' files now, as on SIGHUP; they are looked at every second anyway."""
         log.info("looking at the templates")
         self._watcher.look_now()
 

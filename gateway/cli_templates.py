@@ -232,7 +232,7 @@ def paths_of(settings: Settings) -> list[Path]:
     """Every template file of the operator's folder, or of ours where there is none."""
     from .templates import files_of, folders_of
 
-    paths = [path for _, path in files_of(folders_of(settings.templates_dir)[-1])]
+    paths = [Path(path) for _, path in files_of(folders_of(settings.templates_dir)[-1])]
     if not paths:
         raise click.UsageError("There are no template files. Name some, or a folder with --dir.")
     return sorted(paths)

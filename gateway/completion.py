@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -19,7 +21,7 @@ def template_names(context: click.Context, _: click.Parameter, incomplete: str) 
         folder = context.params.get("folder") or load().templates_dir
     except InvalidSettings:
         folder = ""
-    stems = {path.stem for each in folders_of(folder) for _, path in files_of(each)}
+    stems = {PurePath(file).stem for each in folders_of(folder) for file, _ in files_of(each)}
     wanted = {stem if "@" in incomplete else stem.partition("@")[0] for stem in stems}
     return [CompletionItem(name) for name in sorted(wanted) if name.startswith(incomplete)]
 

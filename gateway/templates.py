@@ -33,7 +33,7 @@ SHIPPED = next(
     _ROOT.parent / "templates",
 )
 """Where our own templates lie: beside this package in a checkout, in its data in a wheel."""
-LOOK_INTERVAL = 0.5
+LOOK_INTERVAL = 0.8
 """Seconds between two looks at the folders."""
 MISSES = 2
 """Looks in a row that must miss a file before it counts as removed."""
@@ -142,7 +142,7 @@ class Catalogue:
                 log.error("template file %s is not used: %s", broken.file, broken.reason)
         return True
 
-    def _look_at(self, key: tuple[int, str], path: Path) -> bool:
+    def _look_at(self, key: tuple[int, str], path: str) -> bool:
         entry = self._entries.setdefault(key, _Entry(key[1]))
         back = entry.misses > 0
         entry.misses = 0
@@ -151,7 +151,7 @@ class Catalogue:
             return back
         before, entry.stamp = entry.stamp, stamp
         try:
-            entry.template, entry.reason = load(path), ""
+            entry.template, entry.reason = load(Path(path)), ""
         except BrokenTemplate as error:
             reason = short("; ".join(told(fault) for fault in error.faults), LONGEST_REASON)
         except ValueError as error:
@@ -222,20 +222,23 @@ def load(path: Path) -> DecisionTemplate:
     return template
 
 
-def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every template file below a folder, with its path within it; hidden ones are not ours."""
+def files_of(folder: Path) -> Iterator[tuple[str, str]]:
+    """Every template file below a folder: its path within it, and its path; hidden ones are not ours.
+
+    Plain strings, for a gateway looks again and again, and paths as objects took most of that.
+    """
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        within = os.path.relpath(root, folder).replace(os.sep, "/")
         for name in names:
             if name.endswith(".json") and not name.startswith("."):
-                path = Path(root, name)
-                yield path.relative_to(folder).as_posix(), path
+                yield name if within == "." else f"{within}/{name}", f"{root}{os.sep}{name}"
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamp(path: str) -> Stamp | None:
     """What changes when a file does; None where it cannot be told."""
     try:
-        seen = path.stat()
+        seen = os.stat(path)  # noqa: PTH116 - see `files_of`
     except OSError:
         return None
     return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino
