@@ -17,7 +17,8 @@ import pytest
 from decisions.errors import UnknownTemplate
 from decisions.template import DecisionTemplate
 from gateway import templates
-from gateway.templates import Broken, Catalogue, Watcher, folders_of
+from gateway.template_files import folders_of
+from gateway.templates import Broken, Catalogue, Watcher
 from tests.conftest import AppClient, Start
 from tests.gateway.asking import until
 from tests.gateway.policies import ROUTER, TRIAGE, write
