@@ -338,7 +338,8 @@ def _faults(errors: Iterable[ValidationError], loc: Loc, key: str, fields: Field
         if "field" in told:
             path = (*path, told["field"])
         count = len(given) if isinstance(given, list | dict) else 0
-        known = error.schema.get("properties", {})
+        schema: Any = error.schema
+        known = schema.get("properties", {})
         extra = next((short(name) for name in given if name not in known), "") if isinstance(given, dict) else ""
         words = {"{limit}": str(error.validator_value), "{count}": str(count), "{id}": short(key), "{extra}": extra}
         msg = told["msg"]
