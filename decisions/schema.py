@@ -338,7 +338,10 @@ def _faults(errors: Iterable[ValidationError], loc: Loc, key: str, fields: Field
         if "field" in told:
             path = (*path, told["field"])
         count = len(given) if isinstance(given, list | dict) else 0
-        words = {"{limit}": str(error.validator_value), "{count}": str(count), "{id}": short(key)}
+        schema: Any = error.schema
+        known = schema.get("properties", {})
+        extra = next((short(name) for name in given if name not in known), "") if isinstance(given, dict) else ""
+        words = {"{limit}": str(error.validator_value), "{count}": str(count), "{id}": short(key), "{extra}": extra}
         msg = told["msg"]
         for word, value in words.items():
             msg = msg.replace(word, value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice, product
 from typing import Any
 
 from .errors import BodyTooLarge, Fault, SchemaViolation
@@ -32,6 +33,9 @@ RENDERED = ("state", "instructions", "questions")
 """Parts of a file that are rendered."""
 CONSTANT = frozenset({"type", "depends_on"})
 """Fields of a question that are not: its type, and ids."""
+
+SHOWN = 8
+"""Ids of questions that a fault lists."""
 
 Loc = tuple[str | int, ...]
 
@@ -68,8 +72,8 @@ class DecisionTemplate:
             raise BrokenTemplate([Fault("value_error", ("template", "variables"), str(error))]) from None
         compiler = _Compiler(document["variables"].keys())
         self._parts = {part: compiler.part(document[part], ("template", part)) for part in RENDERED if part in document}
-        if compiler.faults:
-            raise BrokenTemplate(capped(compiler.faults))
+        if faults := [*compiler.faults, *_waiting_faults(document["questions"])]:
+            raise BrokenTemplate(capped(faults))
         self.used = frozenset(compiler.used)
         """Variables that some text uses."""
 
@@ -172,6 +176,20 @@ class _Compiler:
             return source
         self.used |= text.used
         return text
+
+
+def _waiting_faults(questions: Mapping[str, Any]) -> Iterator[Fault]:
+    """Where a question waits for one that the file does not have: no variables could mend that."""
+    for key, part in product(questions, ("depends_on", "ask_if")):
+        for other in questions[key].get(part) or ():
+            if other not in questions:
+                loc = short_loc(("template", "questions", key, part, other))
+                yield Fault("value_error", loc, f"There is no question '{short(other)}'; there are {_some(questions)}")
+
+
+def _some(questions: Collection[str]) -> str:
+    more = f" and {len(questions) - SHOWN} more" if len(questions) > SHOWN else ""
+    return ", ".join(short(key) for key in islice(questions, SHOWN)) + more
 
 
 def expected_faults(template: DecisionTemplate) -> Iterator[Fault]:

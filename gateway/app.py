@@ -34,8 +34,9 @@ from .middleware import HEAVY_BODY, BodyMiddleware, ErrorMiddleware, KeyMiddlewa
 from .rates import Rates
 from .routes import PATHS, routes
 from .service import DecisionService, Patience
+from .template_files import folders_of
 from .template_form import Templates
-from .templates import Catalogue, Watcher, folders_of
+from .templates import Catalogue, Watcher
 from .wire import MAX_STEPS, MAX_THOUGHT, Report, ServedNames, ShapeLimits, Wire, WireRequest
 
 if TYPE_CHECKING:

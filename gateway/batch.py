@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 
 import httpx
 
-from .ask import AskError, decided, headers, reason
+from .ask import decided, headers, reason
+from .given import AskError
 
 RETRIED = frozenset({429, 502, 503, 504, 529})
 """Statuses that may be another the next time."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from . import __version__
 from .cli_ask import batch, decide, doctor
@@ -154,6 +152,9 @@ def add(name: str, path: Path, **given: Any) -> None:
 @keys_file
 def list_keys(path: Path) -> None:
     """Show every key's name, limits and expiry; never the key."""
+    from rich.console import Console
+    from rich.table import Table
+
     try:
         there = read_keys(path)
     except KeysFileError as error:

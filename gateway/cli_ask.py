@@ -11,9 +11,9 @@ from typing import Any, TextIO
 
 import click
 
-from . import ask
+from .cli_complete import template_names
 from .cli_templates import with_variables
-from .completion import template_names
+from .given import AskError, given_variables, read_text
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 Command = Callable[..., Any]
@@ -35,8 +35,8 @@ def of_server(command: Command) -> Command:
     "-t",
     "--template",
     metavar="NAME",
-    shell_complete=template_names,
     help="A decision template that the gateway serves.",
+    shell_complete=template_names,
 )
 @with_variables
 @click.option("--state", help="What the questions are about; @FILE reads a file, - standard input.")
@@ -63,11 +63,13 @@ def decide(request_file: TextIO | None, **given: Any) -> None:
     """
     from rich.console import Console
 
+    from . import ask
+
     started = time.perf_counter()
     try:
         body = request_body(request_file, given)
         decided = ask.ask(given["url"], given["key"], body, given["timeout"])
-    except ask.AskError as error:
+    except AskError as error:
         raise click.ClickException(str(error)) from error
     if given["jsonl"] or given["as_json"]:
         click.echo(json.dumps(decided, ensure_ascii=False, indent=None if given["jsonl"] else 2))
@@ -79,25 +81,27 @@ def decide(request_file: TextIO | None, **given: Any) -> None:
 
 def request_body(request_file: TextIO | None, given: dict[str, Any]) -> dict[str, Any]:
     """The request that a command line describes. Raises `AskError` where something is missing."""
+    from . import ask
+
     body = {"model": "jev-latest", "questions": {}} | (read_request(request_file) if request_file else {})
     if given["model"]:
         body["model"] = given["model"]
     if given["state"] is not None:
-        body["state"] = ask.read_text("@-" if given["state"] == "-" else given["state"])
+        body["state"] = read_text("@-" if given["state"] == "-" else given["state"])
     makers = {"nouls": ask.noul, "choices": ask.choice, "scores": ask.score}
     asked = [make(text) for kind, make in makers.items() for text in given[kind]]
     body["questions"] |= {f"q{number}": question for number, question in enumerate(asked, start=1)}
     if given["stats"]:
         body["diagnostics"] = True
-    variables = ask.given_variables(given["pairs"], given["files"])
+    variables = given_variables(given["pairs"], given["files"])
     if given["template"]:
         body |= {"template": given["template"], "variables": body.get("variables", {}) | variables}
     elif variables:
-        raise ask.AskError("Variables are those of a template: name one with -t. `canvasgate templates list` has them.")
+        raise AskError("Variables are those of a template: name one with -t. `canvasgate templates list` has them.")
     if "template" in body:
         return body if body["questions"] else {name: body[name] for name in body if name != "questions"}
     if "state" not in body or not body["questions"]:
-        raise ask.AskError("Give a --state and a --noul, --choice or --score, a request file, or -t. See --help.")
+        raise AskError("Give a --state and a --noul, --choice or --score, a request file, or -t. See --help.")
     return body
 
 
@@ -106,9 +110,9 @@ def read_request(request_file: TextIO) -> dict[str, Any]:
     try:
         body = json.load(request_file)
     except ValueError as error:
-        raise ask.AskError(f"The request file is not JSON: {error}") from error
+        raise AskError(f"The request file is not JSON: {error}") from error
     if not isinstance(body, dict) or not isinstance(body.get("questions", {}), dict):
-        raise ask.AskError("The request file is not a JSON object with an object of questions.")
+        raise AskError("The request file is not a JSON object with an object of questions.")
     return body
 
 
@@ -119,8 +123,8 @@ def read_request(request_file: TextIO) -> dict[str, Any]:
     "-t",
     "--template",
     metavar="NAME",
-    shell_complete=template_names,
     help="A template: rows are its variables. Else rows are requests.",
+    shell_complete=template_names,
 )
 @click.option("-m", "--model", help="The model; any that the gateway serves when left out.")
 @click.option("-c", "--concurrency", default=16, show_default=True, type=click.IntRange(1, 1024), help="Rows at once.")
@@ -156,7 +160,10 @@ def batch(source: Path, target: Path, **given: Any) -> None:
                 bar.update(task, completed=tally.kept + tally.answered + tally.failed)
 
             tally = asyncio.run(batches.run(job, source, target, progress))
-    except ask.AskError as error:
+    except KeyboardInterrupt:
+        click.echo("Interrupted. Run the same command again to go on; answered rows are kept.", err=True)
+        sys.exit(2)
+    except AskError as error:
         click.echo(f"Error: {error}\nRun the same command again to go on; answered rows are kept.", err=True)
         sys.exit(2)
     click.echo(f"{tally.answered} rows answered, {tally.kept} kept from before, {tally.failed} with errors", err=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .ask import AskError, given_variables
-from .completion import names_or_files
+from .cli_complete import template_names_or_files, variable_pairs
 from .config import InvalidSettings, Settings, load
+from .given import AskError, given_variables
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from decisions.protocol import Skipped
     from decisions.template import DecisionTemplate
 
 Command = Callable[..., Any]
+COPIED = frozenset({"name", "variable", "id"})
+"""Columns that people copy from, so that they are not broken into lines."""
 
 
 @click.group()
@@ -29,16 +31,32 @@ def templates() -> None:
 def in_folder(command: Command) -> Command:
     """Adds the option that names a folder of templates."""
     return click.option(
-        "--dir", "folder", metavar="FOLDER", help="Templates of your own; TEMPLATES_DIR where it is left out."
+        "--dir",
+        "folder",
+        type=click.Path(file_okay=False),
+        metavar="FOLDER",
+        help="Templates of your own; TEMPLATES_DIR where it is left out.",
     )(command)
 
 
 def with_variables(command: Command) -> Command:
     """Adds the options that give variables."""
     given = click.option(
-        "-v", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable; NAME=@FILE reads it, NAME:=JSON is JSON."
+        "-v",
+        "pairs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        shell_complete=variable_pairs,
+        help="A variable; NAME=@FILE reads it, NAME:=JSON is JSON.",
     )
-    files = click.option("-d", "files", multiple=True, metavar="FILE", help="A JSON object of variables; - is input.")
+    files = click.option(
+        "-d",
+        "files",
+        type=click.Path(allow_dash=True),
+        multiple=True,
+        metavar="FILE",
+        help="A JSON object of variables; - is input.",
+    )
     return given(files(command))
 
 
@@ -90,7 +108,7 @@ def list_all(folder: str | None, *, as_json: bool) -> None:
 
 
 @templates.command()
-@click.argument("name", shell_complete=names_or_files)
+@click.argument("name", shell_complete=template_names_or_files)
 @in_folder
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as GET /v1/templates/NAME does.")
 def show(name: str, folder: str | None, *, as_json: bool) -> None:
@@ -113,15 +131,18 @@ def show(name: str, folder: str | None, *, as_json: bool) -> None:
     for variable, schema in template.variables.declared.items():
         default = json.dumps(schema["default"], ensure_ascii=False) if "default" in schema else "(needed)"
         variables.add_row(variable, str(schema.get("type", "any")), default, schema.get("description", ""))
-    questions = columns("id", "type", "question")
+    questions = columns("id", "type", "question", "asked if")
     for key, question in template.document["questions"].items():
-        questions.add_row(key, question["type"], str(question.get("instructions") or ""))
+        conditions = [
+            f"{other}: {' | '.join(map(str, wanted))}" for other, wanted in (question.get("ask_if") or {}).items()
+        ]
+        questions.add_row(key, question["type"], str(question.get("instructions") or ""), "\n".join(conditions))
     Console().print(variables)
     Console().print(questions)
 
 
 @templates.command()
-@click.argument("name", shell_complete=names_or_files)
+@click.argument("name", shell_complete=template_names_or_files)
 @with_variables
 @in_folder
 def render(name: str, pairs: tuple[str, ...], files: tuple[str, ...], folder: str | None) -> None:
@@ -144,7 +165,7 @@ def render(name: str, pairs: tuple[str, ...], files: tuple[str, ...], folder: st
 
 
 @templates.command()
-@click.argument("name", shell_complete=names_or_files)
+@click.argument("name", shell_complete=template_names_or_files)
 @with_variables
 @in_folder
 @click.option("--prompt", "prompts", is_flag=True, help="Print the text of every prompt as well.")
@@ -166,12 +187,14 @@ def plan(name: str, pairs: tuple[str, ...], files: tuple[str, ...], folder: str 
     try:
         bench = bench_of(settings)
         request = request_of(wire_of(settings, template), template, given_variables(pairs, files))
-        rounds = list(rounds_of(bench.planner.plan(request)))
+        planned = bench.planner.plan(request)
+        rounds = list(rounds_of(planned))
     except (AskError, Unusable) as error:
         raise click.ClickException(str(error)) from error
     except DecisionError as error:
         raise click.ClickException(error.message) from error
     show_plan(template, bench.name, rounds)
+    show_rest(len(rounds), planned.decision().skipped)
     for number, reads in enumerate(rounds, start=1):
         for place, read in enumerate(reads, start=1):
             if prompts:
@@ -191,21 +214,31 @@ def show_plan(template: DecisionTemplate, tokenizer: str, rounds: list[tuple[Any
     every = [read for reads in rounds for read in reads]
     total = sum(read.tokens for read in every)
     click.echo(f"{template.label}: {len(rounds)} rounds, {len(every)} reads, {total} tokens ({tokenizer})")
-    if len(rounds) > 1:
-        click.echo("What later rounds read depends on answers; they are shown for even ones.")
+
+
+def show_rest(rounds: int, skipped: Mapping[str, Skipped]) -> None:
+    """What depends on answers, which are taken to be even here."""
+    if rounds > 1 or skipped:
+        click.echo("What later rounds read depends on answers; here all are even, so that the first one counts.")
+    for name, why in skipped.items():
+        was = "is not asked" if why.was is None else f"is taken to be {why.was}"
+        wanted = f", not {' or '.join(why.wanted)}" if why.was is not None else ""
+        click.echo(f"Not in it: {name}, because {why.because} {was}{wanted}.")
 
 
 @templates.command()
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, metavar="[NAME]...", shell_complete=template_names_or_files)
 @in_folder
 @click.option("--strict", is_flag=True, help="Likely mistakes count as errors.")
-def check(files: tuple[Path, ...], folder: str | None, *, strict: bool) -> None:
-    """Check template files: schema, variables, examples, labels, likely mistakes. Without FILES, all of a folder.
+def check(files: tuple[str, ...], folder: str | None, *, strict: bool) -> None:
+    """Check template files: schema, variables, examples, labels, likely mistakes.
 
+    NAME is a template, in all its versions or in a pinned one, or a file; without any, all of a folder.
     Ends with 1 where a file has errors.
 
     \b
     Examples:
+      canvasgate templates check support_triage
       canvasgate templates check policies/mine.json
       canvasgate templates check --dir policies --strict
     """
@@ -213,11 +246,11 @@ def check(files: tuple[Path, ...], folder: str | None, *, strict: bool) -> None:
 
     settings = settings_of(folder)
     try:
-        bench = offline.bench_of(settings)
+        paths, bench = offline.paths_of(files, settings), offline.bench_of(settings)
     except offline.Unusable as error:
         raise click.ClickException(str(error)) from error
     wrong = 0
-    for path in files or paths_of(settings):
+    for path in paths:
         said = offline.check(path, settings, bench)
         errors = sum(each.error or strict for each in said)
         wrong += bool(errors)
@@ -228,21 +261,11 @@ def check(files: tuple[Path, ...], folder: str | None, *, strict: bool) -> None:
         raise click.ClickException(f"{wrong} files have errors. Mend what is listed above, then check again.")
 
 
-def paths_of(settings: Settings) -> list[Path]:
-    """Every template file of the operator's folder, or of ours where there is none."""
-    from .templates import files_of, folders_of
-
-    paths = [Path(path) for _, path in files_of(folders_of(settings.templates_dir)[-1])]
-    if not paths:
-        raise click.UsageError("There are no template files. Name some, or a folder with --dir.")
-    return sorted(paths)
-
-
 def columns(*names: str) -> Table:
     """An empty table."""
     from rich.table import Table
 
     table = Table()
     for name in names:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in COPIED)
     return table

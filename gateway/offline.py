@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +24,11 @@ from .engines.opening import open_stub
 from .engines.vllm_http import describe
 from .engines.weights import resolve
 from .names import ServedNames
-from .templates import Catalogue, Index, folders_of, load
+from .template_files import files_of, folders_of
+from .templates import Catalogue, Index, load
 from .wire import ShapeLimits, Wire, WireRequest
+
+logging.getLogger("canvasgate").addHandler(logging.NullHandler())  # commands tell what is broken in their own words
 
 
 class Unusable(Exception):
@@ -57,7 +61,7 @@ def catalogue_of(settings: Settings) -> Index:
 
 def find(name: str, settings: Settings) -> DecisionTemplate:
     """A template by `name`, `name@version`, or the path of its file. Raises `Unusable`."""
-    if name.endswith(".json") or "/" in name:
+    if _is_path(name):
         try:
             return load(Path(name))
         except BrokenTemplate as error:
@@ -65,13 +69,58 @@ def find(name: str, settings: Settings) -> DecisionTemplate:
             raise Unusable("\n".join([f"{name} is no template:", *lines])) from None
         except ValueError as error:
             raise Unusable(f"{name}: {error}") from None
-    index = catalogue_of(settings)
+    return _found(name, catalogue_of(settings))
+
+
+def _found(name: str, index: Index) -> DecisionTemplate:
     try:
         return index.find(name)
     except UnknownTemplate as error:
-        broken = [f"\n  {each.file}: {each.reason}" for each in index.broken if name.partition("@")[0] in each.file]
+        bare = name.partition("@")[0]
+        broken = [each for each in index.broken if Path(each.file).stem.partition("@")[0] == bare]
         message = error.message.replace("GET /v1/templates", "`canvasgate templates list`")
-        raise Unusable(message + "".join(broken)) from None
+        if broken and bare not in index.templates:
+            message = f"The file of template '{name}' cannot be used:"
+        lines = [f"  {each.file}: {each.reason}" for each in broken]
+        raise Unusable("\n".join([message, *lines])) from None
+
+
+def paths_of(named: Sequence[str], settings: Settings) -> list[Path]:
+    """The files that are named, by path or as templates; all of the operator's folder, or of ours, where none is.
+
+    Raises `Unusable` where there are none.
+    """
+    folders = folders_of(settings.templates_dir)
+    if not named:
+        if not folders[-1].is_dir():
+            raise Unusable(
+                f"{folders[-1]} is no folder that can be read. Mend TEMPLATES_DIR, or name another with --dir."
+            )
+        return sorted(Path(path) for _, path in files_of(folders[-1])) or _no_files(folders[-1])
+    return [path for name in named for path in ([Path(name)] if _is_path(name) else _files_named(name, settings))]
+
+
+def _no_files(folder: Path) -> list[Path]:
+    raise Unusable(f"There are no template files in {folder}. Name some, or a folder with --dir.")
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".json") or "/" in name or Path(name).is_file()
+
+
+def _files_named(name: str, settings: Settings) -> list[Path]:
+    """The files of a template in all versions, or of the one that is pinned, in the folder that is served of it."""
+    bare, same = name.partition("@")[0], list[Path]()
+    for folder in reversed(folders_of(settings.templates_dir)):
+        paths = sorted(Path(path) for _, path in files_of(folder))
+        if pinned := [path for path in paths if "@" in name and path.stem == name]:
+            return pinned
+        if same := [path for path in paths if path.stem.partition("@")[0] == bare]:
+            if "@" not in name:
+                return same
+            break
+    found = _found(name, catalogue_of(settings))
+    return [path for path in same if path.stem in {found.name, found.label}]
 
 
 class _One:
@@ -94,21 +143,31 @@ def wire_of(settings: Settings, template: DecisionTemplate) -> Wire:
 def request_of(wire: Wire, template: DecisionTemplate, variables: Mapping[str, Any]) -> WireRequest:
     """The request that a template spells, checked as the gateway checks it. Raises `Unusable` with every fault."""
     try:
-        return wire.parse_template(template.name, json.dumps({"variables": variables}).encode())
+        return _spelled(wire, template, variables)
     except SchemaViolation as error:
         lines = [f"  {_place(fault)}: {fault.msg}" for fault in error.faults]
-        raise Unusable("\n".join(["These variables do not fit:", *lines, _needed(template)])) from None
+        if all(fault.loc[1:2] != ("variables",) for fault in error.faults):
+            raise Unusable("\n".join(["The request that this makes is not one that can be asked:", *lines])) from None
+        raise Unusable("\n".join(["These variables do not fit:", *lines, _needed(template, error.faults)])) from None
     except DecisionError as error:
         raise Unusable(error.message) from None
+
+
+def _spelled(wire: Wire, template: DecisionTemplate, variables: Mapping[str, Any]) -> WireRequest:
+    return wire.parse_template(template.name, json.dumps({"variables": variables}).encode())
 
 
 def _place(fault: Fault) -> str:
     return ".".join(map(str, fault.loc[1:]))
 
 
-def _needed(template: DecisionTemplate) -> str:
-    required = template.variables.schema()["required"]
-    given = " ".join(f"-v {name}=VALUE" for name in required) or "none is needed"
+def _needed(template: DecisionTemplate, faults: Sequence[Fault]) -> str:
+    """How to give the variables that must be given, and those that did not fit."""
+    declared, schema = template.variables.declared, template.variables.schema()
+    wrong = {fault.loc[2] for fault in faults if len(fault.loc) > 2}
+    named = [name for name in declared if name in schema["required"] or name in wrong]
+    texts = {name: declared[name].get("type") in {"string", None} for name in named}
+    given = " ".join(f"-v {name}=VALUE" if texts[name] else f"-v {name}:='JSON'" for name in named) or "none is needed"
     return f"Give them so: {given}\n`canvasgate templates show {template.name}` lists them all."
 
 
@@ -162,9 +221,12 @@ def _of_examples(template: DecisionTemplate, settings: Settings, bench: Bench) -
     wire, found = wire_of(settings, template), []
     for example in template.examples:
         try:
-            request = request_of(wire, template, example["variables"])
+            request = _spelled(wire, template, example["variables"])
             for _ in rounds_of(bench.planner.plan(request)):
                 pass
-        except (Unusable, DecisionError) as error:
-            found.append(Found(error=True, text=f"example '{example['name']}': {error}"))
+        except SchemaViolation as error:
+            told_so = [f"example '{example['name']}': {_place(fault)}: {fault.msg}" for fault in error.faults]
+            found += [Found(error=True, text=text) for text in told_so]
+        except DecisionError as error:
+            found.append(Found(error=True, text=f"example '{example['name']}': {error.message}"))
     return found

@@ -12,27 +12,22 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from decisions.errors import BodyTooLarge, SchemaViolation, UnknownTemplate
+from decisions.errors import BodyTooLarge, Fault, SchemaViolation, UnknownTemplate
 from decisions.excerpt import short
 from decisions.template import BrokenTemplate, DecisionTemplate, told
 
 from .body import parse_body
+from .template_files import SHIPPED, files_of
 
 log = logging.getLogger("canvasgate")
 
-_ROOT = Path(__file__).resolve().parent
-SHIPPED = next(
-    (folder for folder in (_ROOT.parent / "templates", _ROOT / "data" / "templates") if folder.is_dir()),
-    _ROOT.parent / "templates",
-)
-"""Where our own templates lie: beside this package in a checkout, in its data in a wheel."""
 LOOK_INTERVAL = 0.8
 """Seconds between two looks at the folders."""
 MISSES = 2
@@ -102,11 +97,6 @@ class _Entry:
     misses: int = 0
 
 
-def folders_of(templates_dir: str) -> tuple[Path, ...]:
-    """The folders of a gateway with this setting: our own, and the operator's above it."""
-    return (SHIPPED, Path(templates_dir).expanduser()) if templates_dir else (SHIPPED,)
-
-
 class Catalogue:
     """The templates of some folders; a later folder's stand above an earlier one's of the same name and version."""
 
@@ -160,7 +150,7 @@ class Catalogue:
             if before is not None:
                 log.info("template file %s is used as it is now: %s", entry.file, entry.template.label)
             return True
-        kept = f" {entry.template.label} stays as it was." if entry.template else ""
+        kept = f"; {entry.template.label} stays as it was" if entry.template else ""
         changed = entry.reason != f"{reason}{kept}"
         entry.reason = f"{reason}{kept}"
         return changed or back
@@ -210,7 +200,7 @@ def load(path: Path) -> DecisionTemplate:
         orjson.dumps(document)
         template = DecisionTemplate(document)
     except SchemaViolation as error:
-        raise BrokenTemplate(error.faults) from None
+        raise BrokenTemplate([_in_file(fault, body) for fault in error.faults]) from None
     except BodyTooLarge as error:
         raise ValueError(error.message) from None
     except RecursionError:
@@ -222,17 +212,14 @@ def load(path: Path) -> DecisionTemplate:
     return template
 
 
-def files_of(folder: Path) -> Iterator[tuple[str, str]]:
-    """Every template file below a folder: its path within it, and its path; hidden ones are not ours.
-
-    Plain strings, for a gateway looks again and again, and paths as objects took most of that.
-    """
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        within = os.path.relpath(root, folder).replace(os.sep, "/")
-        for name in names:
-            if name.endswith(".json") and not name.startswith("."):
-                yield name if within == "." else f"{within}/{name}", f"{root}{os.sep}{name}"
+def _in_file(fault: Fault, body: bytes) -> Fault:
+    """A fault of the JSON itself at its line and column, where a body's is told at its character."""
+    place = fault.loc[-1]
+    if fault.type != "json_invalid" or not isinstance(place, int):
+        return fault
+    before = body.decode("utf-8-sig", "replace")[:place]
+    line, column = before.count("\n") + 1, place - before.rfind("\n")
+    return replace(fault, loc=("template", f"line {line}, column {column}"))
 
 
 def _stamp(path: str) -> Stamp | None:

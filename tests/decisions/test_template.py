@@ -128,6 +128,19 @@ def test_a_lone_expression_gives_any_json_value(value: object) -> None:
         ({"examples": []}, [("examples",)]),
         ({"questions": {}}, [("questions",)]),
         ({"extra": 1}, [()]),
+        (
+            {
+                "questions": {
+                    "q": {"type": "noul", "depends_on": ["p"]},
+                    "r": {"type": "noul", "ask_if": {"s": ["yes"]}},
+                }
+            },
+            [("questions", "q", "depends_on", "p"), ("questions", "r", "ask_if", "s")],
+        ),
+        (
+            {"questions": {f"q{number}": {"type": "noul", "depends_on": ["p"]} for number in range(9)}},
+            [("questions", f"q{number}", "depends_on", "p") for number in range(9)],
+        ),
         ({"questions": {"q": {"type": "choice"}}}, [("questions", "q", "criteria")]),
         ({"questions": {"q": {"type": "score", "criteria": "levels"}}}, [("questions", "q", "criteria")]),
         ({"questions": {"q": {"type": "noul", "criteria": ["yes"]}}}, [("questions", "q", "criteria")]),
@@ -141,7 +154,7 @@ def test_a_broken_file_is_told_with_the_places(changes: dict[str, Any], places: 
 
 def test_a_broken_file_says_so_in_words() -> None:
     """Place and reason, for a log line."""
-    with pytest.raises(BrokenTemplate, match=r"version: .*; file: A template has no such field"):
+    with pytest.raises(BrokenTemplate, match=r"version: .*; file: A template has no field 'extra'"):
         template(extra=1, version=0)
 
 

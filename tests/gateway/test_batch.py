@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.ask import AskError
 from gateway.batch import Job, in_order, kept, lines_of, pause, rows_of
+from gateway.given import AskError
 from tests.conftest import ROOT, RunningServer, Start
 from tests.gateway.asking import QUESTIONS
 from tests.gateway.policies import write
@@ -69,6 +69,23 @@ def test_a_thousand_rows_survive_being_killed_twice(server: RunningServer, tmp_p
     assert [f"row {number}" for number in range(1000)] == [line["id"] for line in lines]
     assert answer["answers"] == lines[500]["answers"]
     assert not any("error" in line for line in lines)
+
+
+def test_an_interruption_is_told_with_how_to_go_on(
+    tmp_path: Path, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does it: the run had to stop before the end."""
+
+    async def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gateway.batch.run", interrupted)
+    source = tmp_path / "in.jsonl"
+    rows(source, {"ticket": "a"})
+    result = run("batch", str(source), str(tmp_path / "out.jsonl"), "-t", "triage_sample", "--url", server.url)
+
+    assert 2 == result.exit_code
+    assert "Interrupted. Run the same command again to go on; answered rows are kept." in result.output
 
 
 def test_a_row_with_an_error_has_a_line_and_the_exit_code_tells(server: RunningServer, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from gateway import __version__, ask
 from gateway.cli import main
 from gateway.config import declarations
+from gateway.given import AskError
 from tests.conftest import ROOT, RunningServer
 from tests.gateway.asking import QUESTIONS, asked
 
@@ -193,7 +194,7 @@ def test_a_server_that_is_no_gateway_is_told(
     """Whatever it answers with."""
     monkeypatch.setattr(httpx, "post", Answering(status, content))
 
-    with pytest.raises(ask.AskError, match=told.replace("{", r"\{").replace("?", r"\?")):
+    with pytest.raises(AskError, match=told.replace("{", r"\{").replace("?", r"\?")):
         ask.ask("http://elsewhere", None, {}, 1)
 
 

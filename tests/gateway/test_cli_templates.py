@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ask import AskError, given_variables
+from gateway.given import AskError, given_variables
 from tests.conftest import RunningServer, Start
 from tests.gateway.policies import ROUTER, TRIAGE, write
 from tests.gateway.test_cli import run
@@ -131,7 +131,11 @@ def test_plan_shows_reads_slots_and_tokens(folder: Path) -> None:
         (["plan", "triage_sample", "-v", "ticket"], "gives no variable"),
         (["render", "triage_sampel"], "Did you mean triage_sample"),
         (["show", "nothing_like_it"], "`canvasgate templates list` lists them all"),
-        (["show", "broken"], "broken.json: 1: JSON decode error"),
+        (["show", "broken"], "template 'broken' cannot be used:\n  broken.json: line 1, column 2: JSON decode error"),
+        (["render", "router_sample", "-v", "message=x", "-v", "intents={x"], "-v message=VALUE -v intents:='JSON'"),
+        (["check", "triage_sampel"], "Did you mean triage_sample"),
+        (["check", "triage_sample@7"], "Of this name there is triage_sample@2, triage_sample@1"),
+        (["check", "broken"], "error: line 1, column 2: JSON decode error"),
         (["show", "./nowhere.json"], "cannot be read: No such file"),
     ],
 )
@@ -184,7 +188,64 @@ def test_check_tells_errors_and_remarks(folder: Path, tmp_path: Path) -> None:
 def test_check_without_files_takes_a_folder(folder: Path, tmp_path: Path) -> None:
     """All of it; an empty one is told."""
     assert "router_sample.json: " in run("templates", "check", "--dir", str(folder)).output
-    assert "There are no template files" in run("templates", "check", "--dir", str(tmp_path)).output
+    assert f"There are no template files in {tmp_path}" in run("templates", "check", "--dir", str(tmp_path)).output
+    assert "/nowhere is no folder that can be read" in run("templates", "check", "--dir", "/nowhere").output
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("triage_sample", ["triage_sample.json", "triage_sample@2.json"]),
+        ("triage_sample@1", ["triage_sample.json"]),
+        ("triage_sample@2", ["triage_sample@2.json"]),
+        ("support_triage@2", ["support_triage@2.json"]),
+    ],
+)
+def test_check_takes_names(folder: Path, name: str, files: list[str]) -> None:
+    """All versions of one, or the one that is pinned; of the shipped ones too."""
+    lines = [
+        line for line in run("templates", "check", name, "--dir", str(folder)).output.splitlines() if ".json" in line
+    ]
+
+    assert files == [Path(line.partition(".json:")[0] + ".json").name for line in lines]
+
+
+def test_an_example_that_is_no_request_is_told_with_its_place(tmp_path: Path) -> None:
+    """And not as if variables had been given on a command line."""
+    question = {"type": "choice", "instructions": "Which?", "criteria": "{{ intents }}"}
+    example = {"name": "none", "variables": {"message": "m", "intents": {}}, "expect": {"state": "m"}}
+    variables = {**ROUTER["variables"], "intents": {"type": "object", "description": "Intents."}}
+    file = write(tmp_path, ROUTER, variables=variables, questions={"q1": question}, examples=[example])
+    output = run("templates", "check", str(file)).output
+
+    assert "error: example 'none': questions.q1" in output
+    assert "-v" not in output
+
+
+def test_plan_and_show_tell_what_hangs_on_answers(tmp_path: Path) -> None:
+    """Even answers count as the first; what is not read then is named."""
+    sides = TRIAGE["questions"]["q1"]
+    questions = {
+        **TRIAGE["questions"],
+        "q4": {**sides, "ask_if": {"q2": ["technical"]}},
+        "q5": {**sides, "depends_on": ["q4"]},
+        "q6": {**sides, "ask_if": {"q2": ["billing"]}},
+    }
+    file = str(write(tmp_path, questions=questions))
+    planned = run("templates", "plan", file, "-v", "ticket=Hi").output
+
+    assert "2 rounds" in planned
+    assert "here all are even, so that the first one counts" in planned
+    assert "Not in it: q4, because q2 is taken to be billing, not technical." in planned
+    assert "Not in it: q5, because q4 is not asked." in planned
+    assert "q2: technical" in run("templates", "show", file).output
+
+
+def test_names_are_not_broken_into_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a narrow terminal they can still be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert "vulnerability_report" in run("templates", "list").output
 
 
 def test_a_wrong_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from decisions.template import DecisionTemplate
 from gateway.config import load
 from gateway.engines.stub import PAD, StubEngine
 from gateway.offline import wire_of
-from gateway.templates import SHIPPED, Catalogue
+from gateway.template_files import SHIPPED
+from gateway.templates import Catalogue
 from tests.decisions.test_template import INJECTIONS
 
 LIMITS = EngineLimits(2**24, canvas=128, slots=128, reads=64)

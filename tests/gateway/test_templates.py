@@ -17,7 +17,8 @@ import pytest
 from decisions.errors import UnknownTemplate
 from decisions.template import DecisionTemplate
 from gateway import templates
-from gateway.templates import Broken, Catalogue, Watcher, folders_of
+from gateway.template_files import SHIPPED, folders_of
+from gateway.templates import Broken, Catalogue, Watcher
 from tests.conftest import AppClient, Start
 from tests.gateway.asking import until
 from tests.gateway.policies import ROUTER, TRIAGE, write
@@ -93,8 +94,8 @@ def test_the_operators_folder_stands_above_ours(tmp_path: Path) -> None:
 
 def test_the_folders_are_ours_and_the_one_of_the_setting(tmp_path: Path) -> None:
     """Unset, there is only ours."""
-    assert (templates.SHIPPED,) == folders_of("")
-    assert (templates.SHIPPED, tmp_path) == folders_of(str(tmp_path))
+    assert (SHIPPED,) == folders_of("")
+    assert (SHIPPED, tmp_path) == folders_of(str(tmp_path))
 
 
 # --- Changes ----------------------------------------------------------------------------------------------------------
