@@ -12,6 +12,7 @@ import itertools
 import multiprocessing
 import subprocess
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -63,12 +64,11 @@ class VllmEngine:
         except asyncio.CancelledError:
             give_up(loading)
             raise
-        try:
+        async with AsyncExitStack() as unless_read:
+            unless_read.push_async_callback(engine.close)
             # It also starts the task by which a death of the engine core is noticed.
             await engine.read([shortest_read(engine.tokenizer, engine.limits)], Ticket("first", Cost(1, 1), 0.0))
-        except BaseException:
-            await engine.close()
-            raise
+            unless_read.pop_all()
         progress("read once")
         return engine
 

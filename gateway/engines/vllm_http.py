@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,19 +77,22 @@ class VllmHttpEngine:
         served = await asyncio.to_thread(describe, source, progress)
         canvas = served.canvas and min(served.canvas, options.canvas)
         reads = options.reads or READS_AT_ONCE
-        client = client_for(options, reads)
-        try:
+        async with AsyncExitStack() as unless_proved:
+            client = await unless_proved.enter_async_context(client_for(options, reads))
             progress(f"waiting for {options.url}")
             name, context = await wait_for_model(client, options.patience)
-            limits = EngineLimits(min(context, served.context), canvas, slots=canvas or 1, reads=reads)
-            constrained, thinks = options.constrained and bool(canvas), bool(served.tokenizer.thought_close)
-            limits = replace(limits, constrained=constrained, thinks=thinks)
+            limits = EngineLimits(
+                min(context, served.context),
+                canvas,
+                slots=canvas or 1,
+                reads=reads,
+                constrained=options.constrained and bool(canvas),
+                thinks=bool(served.tokenizer.thought_close),
+            )
             engine = cls(client, served, limits)
             engine._name = name
             await engine._prove()
-        except BaseException:
-            await client.aclose()
-            raise
+            unless_proved.pop_all()
         return engine
 
     async def _prove(self) -> None:
