@@ -174,7 +174,7 @@ async def measure(given: argparse.Namespace) -> None:
             "ENGINE": "vllm", "MODEL": given.model, "PORT": str(PORT), "HOST": "127.0.0.1", "CANVAS": "128",
             "QUEUE_TIMEOUT": "120", "REQUEST_TIMEOUT": "300", "ISOLATE_MAX_QUESTIONS": "64",
             "CONSTRAINED": given.constrained, "MAX_SEQS": given.seqs, "SERVED_MODEL_NAME": "jev-latest",
-            "EXTRA_ARGS": json.dumps({name: value for name, value in ENGINE.items() if name != "max_num_seqs"}),
+            "EXTRA_ARGS": json.dumps({key: at for key, at in ENGINE.items() if key != "max_num_seqs"} | given.engine),
         }
     )  # fmt: skip
     configure_logging("warning", settings.log_format)
@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     parser.add_argument("--constrained", default="0", choices=["0", "1"])
     parser.add_argument("--seqs", default="auto", help="sequences at once")
+    parser.add_argument("--engine", type=json.loads, default={}, help="further engine arguments of vLLM, as JSON")
     parser.add_argument("--modes", default=";".join(MODES))
     parser.add_argument("--cells", default=CELLS, help="questions x clients, in turn")
     parser.add_argument("--warm-up", default="3x64,10x64,32x16", help="cells before any that counts")

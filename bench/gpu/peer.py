@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.load import CELLS
+from gateway.engines.vllm_start import graph_sizes
 
 PORT = 8470
 ENGINE: dict[str, Any] = {
@@ -28,6 +29,8 @@ ENGINE: dict[str, Any] = {
     "max_logprobs": 32,
     "enable_prefix_caching": True,
     "attention_backend": "TRITON_ATTN",
+    # The gateway captures these by itself; vLLM's server would stop at 512 tokens, and every step here is larger.
+    "compilation_config": {"cudagraph_capture_sizes": graph_sizes()},
 }
 MODES: dict[str, dict[str, Any]] = {"separate": {}, "joint": {"joint": True}}
 PATIENCE = 400.0

@@ -24,6 +24,7 @@ from . import EngineHealth, ServedModel
 from .forms import family
 from .tokenizer import HfTokenizer
 from .vllm_start import Loaded, VllmOptions, has_gpu, load, silent
+from .warm_up import warm_up
 from .weights import ModelSource, Progress, choose, resolve
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class VllmEngine:
             unless_read.push_async_callback(engine.close)
             # It also starts the task by which a death of the engine core is noticed.
             await engine.read([shortest_read(engine.tokenizer, engine.limits)], Ticket("first", Cost(1, 1), 0.0))
+            if has_gpu():
+                await warm_up(engine, progress)
             unless_read.pop_all()
         progress("read once")
         return engine

@@ -30,6 +30,8 @@ CPU_CACHE = 2**30
 CPU_STEP = 1024
 """Tokens of one step on a CPU: a step that has begun is finished even if nobody waits for it any more."""
 DRAIN_SECONDS = 30
+LARGEST_STEP = 8192
+"""Tokens of the largest step of vLLM's server; where its steps are smaller, on smaller devices, it leaves sizes out."""
 
 # vLLM takes these through the environment only, and its processes inherit them. This is the one place that sets any;
 # a value that the operator has set stays.
@@ -163,6 +165,8 @@ def engine_arguments(
     }
     if canvas:
         arguments["diffusion_config"] = {"canvas_length": min(options.canvas, config.canvas_length)}
+        if not arguments["enforce_eager"]:
+            arguments["compilation_config"] = {"cudagraph_capture_sizes": graph_sizes()}
     if on_cpu:
         arguments |= {"block_size": BLOCK, "kv_cache_memory_bytes": CPU_CACHE, "max_num_batched_tokens": CPU_STEP}
     else:
@@ -172,6 +176,19 @@ def engine_arguments(
     if options.text_only:
         arguments["language_model_only"] = True
     return arguments | dict(options.extra)
+
+
+def graph_sizes() -> list[int]:
+    """Tokens of the steps that graphs are captured for; a step takes the next larger one, at most an eighth larger.
+
+    vLLM stops at 512 by itself, since its generating requests bring one token each. Reads bring a prompt and a canvas,
+    so nearly every step would launch its kernels one by one: on an H200 graphs up to 8,192 tokens took a request of
+    ten questions alone from 68 to 52 ms, and from 109 to 80 ms isolated.
+    """
+    sizes = [1, 2, 4, *range(8, 64, 8)]
+    for octave in (64, 128, 256, 512, 1024, 2048, 4096):
+        sizes += range(octave, 2 * octave, octave // 8)
+    return [*sizes, LARGEST_STEP]
 
 
 def start_core(model: str, arguments: Mapping[str, Any]) -> AsyncLLM:

@@ -16,6 +16,7 @@ import pytest
 from decisions.plan import Planner
 from decisions.reads import Read, Readout, check_readout
 from gateway.engines import Engine
+from gateway.engines.warm_up import BURSTS, reads_of
 from tests.gates.asking import WIRE
 
 from .asking import TICKET, apart, story
@@ -149,3 +150,9 @@ async def test_a_thought_is_written_on_canvases_of_its_own(other: Engine) -> Non
     assert not set(thought) & {other.tokenizer.turn_close, *other.tokenizer.thought_close}
     plan.receive_thought(thought)
     await checked(other, plan.next_reads())
+
+
+async def test_the_reads_that_warm_a_gpu_up_are_answered_in_full(other: Engine) -> None:
+    for number, burst in enumerate(BURSTS):
+        reads = list(reads_of(burst, number, other.tokenizer, other.limits))[:2]
+        await checked(other, reads)

@@ -18,7 +18,7 @@ from decisions.reads import Read, Readout, SlotPosition, check_readout
 from gateway.engines import vllm_start as adapter
 from gateway.engines.forms import DIFFUSION_GEMMA
 from gateway.engines.vllm import VllmEngine, canvas_arguments, readout
-from gateway.engines.vllm_start import VllmOptions, engine_arguments
+from gateway.engines.vllm_start import LARGEST_STEP, VllmOptions, engine_arguments
 from gateway.engines.weights import ModelSource
 
 from .asking import TICKET, ask, story
@@ -105,6 +105,19 @@ def test_the_model_caps_context_and_canvas_and_extra_arguments_win() -> None:
     assert 0.85 == arguments["gpu_memory_utilization"]
     assert arguments["language_model_only"]
     assert "auto" == arguments["dtype"]
+
+
+def test_graphs_cover_every_step_of_a_canvas_model_within_an_eighth() -> None:
+    graphs = engine_arguments(model_config(canvas_length=64), VllmOptions(eager=False), canvas=True, on_cpu=False)
+    sizes = graphs["compilation_config"]["cudagraph_capture_sizes"]
+
+    assert sorted(set(sizes)) == sizes
+    assert LARGEST_STEP == sizes[-1]
+    for step in range(64, LARGEST_STEP + 1):
+        assert min(size for size in sizes if size >= step) <= step * 9 / 8
+
+    eager = engine_arguments(model_config(canvas_length=64), VllmOptions(eager=True), canvas=True, on_cpu=False)
+    assert "compilation_config" not in eager
 
 
 def test_a_cpu_reads_eagerly_in_float32_with_small_blocks() -> None:
