@@ -1,7 +1,8 @@
 """Reads that nobody asked for, before the first that somebody does: a GPU compiles kernels when it first needs them.
 
 An H200 that had never read took 26 s over its first 64 requests of ten isolated questions, and half of them waited too
-long; after these bursts it takes them as fast as any later ones.
+long. After four such bursts of long prompts it took these as fast as any later ones, and 8 s over the first canvases of
+ten slots: those came to be read 64 at once, which no burst had done. Short prompts do it since then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from decisions.reads import Cost, EngineLimits, Read, SlotPosition, Ticket, Toke
 from . import Engine
 from .weights import Progress
 
-PROMPT = 400
-"""Tokens of a prompt, as far as the engine takes as many."""
+LONG, SHORT = 400, 96
+"""Tokens of a prompt, as far as the engine takes as many: some fit into a step so that others are read meanwhile, or
+all do, so that all are read together in the next."""
 MOST = 64
 """Reads of a burst, however many the engine takes."""
 LETTERS = " ".join("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -24,14 +26,23 @@ LETTERS = " ".join("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Reads that are sent together: canvas width in tokens, slots of each, and label ids of each slot."""
+    """Reads that are sent together: tokens of prompt and canvas, slots of each, and label ids of each slot."""
 
+    prompt: int
     width: int
     slots: int
     labels: int
 
 
-BURSTS = (Burst(16, 1, 2), Burst(16, 1, 4), Burst(32, 3, 8), Burst(64, 10, 26), Burst(128, 32, 52), Burst(16, 1, 26))
+BURSTS = (
+    Burst(LONG, 16, 1, 2),
+    Burst(SHORT, 16, 1, 4),
+    Burst(LONG, 32, 3, 8),
+    Burst(SHORT, 64, 10, 26),
+    Burst(LONG, 128, 32, 52),
+    Burst(SHORT, 128, 32, 4),
+    Burst(LONG, 16, 1, 26),
+)
 """From one isolated question to a full canvas: each count of label ids up to a power of two has kernels of its own."""
 
 
@@ -51,5 +62,5 @@ def reads_of(burst: Burst, number: int, tokenizer: Tokenizer, limits: EngineLimi
     labels = tuple(dict.fromkeys(tokenizer.encode(LETTERS)))[: min(burst.labels, limits.label_ids)]
     filler = tokenizer.encode(LETTERS * 8)
     for at in range(min(MOST, limits.reads)):
-        prompt = (*tokenizer.encode(f"{number} {at}"), *filler)[: min(PROMPT, limits.context - width - 1)]
+        prompt = (*tokenizer.encode(f"{number} {at}"), *filler)[: min(burst.prompt, limits.context - width - 1)]
         yield Read(prompt, tuple(SlotPosition(slot, labels) for slot in range(slots)), (tokenizer.pad,) * width)
