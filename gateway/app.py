@@ -322,9 +322,12 @@ class App(Starlette):
 def create_app(settings: Settings) -> App:
     """The ASGI app; its gateway is `app.state.gateway`. Raises `InvalidSettings`, or `KeysFileError` for a bad file."""
     gateway = Gateway(settings)
-    keys, rates = (
-        Keyring(settings),
-        Rates(settings.redis_url, prefix=settings.redis_prefix, required=settings.redis_required),
+    keys = Keyring(settings)
+    rates = Rates(
+        settings.redis_url,
+        prefix=settings.redis_prefix,
+        required=settings.redis_required,
+        lease=settings.redis_lease,
     )
     if settings.redis_url:
         gateway.metrics.watch(rates_shared=lambda: rates.shared)

@@ -124,7 +124,7 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--requests-per-second", type=LIMIT, help="Requests that the key may send in a second.")
 @click.option("--tokens-per-minute", type=LIMIT, help="Tokens that it may put before the model in a minute.")
-@click.option("--concurrent", type=LIMIT, help="Decisions that each replica works on for it at once.")
+@click.option("--concurrent", type=LIMIT, help="Decisions that it may have running at once.")
 @click.option("--expires", type=Moment(), help="When it ends: 2027-01-31, or 2027-01-31T12:00:00Z.")
 @keys_file
 def add(name: str, path: Path, **given: Any) -> None:

@@ -174,7 +174,7 @@ class KeyMiddleware:
             return
         if key.tokens_per_minute is not None:
             scope["state"]["record"].spend = partial(self.rates.spend, key)
-        with self.rates.running(key):
+        async with self.rates.running(key):
             await self.app(scope, receive, send)
 
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
@@ -20,11 +20,13 @@ from limits.aio.storage.redis.redispy import RedispyBridge
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
+from redis.exceptions import RedisError
 
 from decisions.errors import QueueUnavailable, RateLimited, TooManyTokens
 
 from .config import InvalidSettings
 from .keys import Key
+from .leases import Leases
 
 log = logging.getLogger("canvasgate")
 
@@ -42,16 +44,20 @@ JUST_AFTER = 0.001
 class Rates:
     """What every key has asked for. `url` is the Redis that the replicas share; empty: each counts for itself.
 
-    What is kept there begins with `prefix`, and expires two windows after it was first counted.
+    What is kept there begins with `prefix`, and expires two windows after it was first counted; a decision that runs
+    expires `lease` seconds after its replica has died.
     Where Redis does not answer, a `required` one refuses the request; else this replica goes on with its own counts.
-    Decisions at once are counted by each replica for itself. Raises `InvalidSettings` for a URL it cannot use.
+    Raises `InvalidSettings` for a URL it cannot use.
     """
 
-    def __init__(self, url: str = "", *, prefix: str = "canvasgate:", required: bool = False) -> None:
+    def __init__(
+        self, url: str = "", *, prefix: str = "canvasgate:", required: bool = False, lease: float = 5.0
+    ) -> None:
         self._required = required
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._storage = open_storage(url, f"{prefix}rates") if url else None
         self._shared = SlidingWindowCounterRateLimiter(self._storage) if self._storage else None
+        self._leases = Leases(client_of(self._storage), f"{prefix}running", lease) if self._storage else None
         self._pause_ends = 0.0
         self._running: Counter[str] = Counter()
 
@@ -62,9 +68,10 @@ class Rates:
 
     async def close(self) -> None:
         """Close the connections to Redis."""
+        if self._leases is not None:
+            await self._leases.close()
         if self._storage is not None:
-            client: Any = cast("RedispyBridge", self._storage.bridge).get_connection()
-            await client.aclose()
+            await client_of(self._storage).aclose()
 
     async def ask(self, key: Key) -> None:
         """Count one request. Raises `RateLimited`, or `QueueUnavailable` where a required Redis is away."""
@@ -80,18 +87,44 @@ class Rates:
             raise TooManyTokens(tokens, limit, "The request, under its key's limit of tokens per minute,")
         await self._hit(RateLimitItemPerMinute(limit), key.name, tokens, "tokens per minute")
 
-    @contextmanager
-    def running(self, key: Key) -> Iterator[None]:
-        """A decision of the key runs meanwhile. Raises `RateLimited` where as many run as may."""
-        if key.concurrent is not None and self._running[key.name] >= key.concurrent:
-            raise RateLimited(f"This key may have {key.concurrent} decisions at once.", CONCURRENT_RETRY)
+    @asynccontextmanager
+    async def running(self, key: Key) -> AsyncIterator[None]:
+        """A decision of the key runs meanwhile. Raises `RateLimited` where as many run as may, or as `ask` does."""
+        most = key.concurrent
+        if most is None:
+            yield
+            return
+        if self._running[key.name] >= most:
+            raise too_many(most)
         self._running[key.name] += 1
+        lease = None
         try:
+            lease = await self._lease(key.name, most)
             yield
         finally:
+            if self._leases is not None and lease is not None:
+                self._leases.give_back(key.name, lease)
             self._running[key.name] -= 1
             if not self._running[key.name]:
                 del self._running[key.name]
+
+    async def _lease(self, name: str, most: int) -> str | None:
+        """A lease from Redis on one more decision; None where this replica counts for itself."""
+        if self._leases is None:
+            return None
+        if self.shared:
+            try:
+                async with asyncio.timeout(REDIS_PATIENCE):
+                    lease = await self._leases.take(name, most)
+            except (RedisError, OSError, TimeoutError) as error:
+                self._pause(error)
+            else:
+                if lease is None:
+                    raise too_many(most)
+                return lease
+        if self._required:
+            raise unable_to_count()
+        return None
 
     async def _hit(self, item: RateLimitItem, name: str, cost: int, what: str) -> None:
         wait = await self._wait(item, name, cost)
@@ -107,7 +140,7 @@ class Rates:
             except (StorageError, TimeoutError) as error:
                 self._pause(error)
         if self._shared is not None and self._required:
-            raise QueueUnavailable("Redis does not answer, so the limits of this key cannot be kept.", REDIS_PAUSE)
+            raise unable_to_count()
         return await hit(self._local, item, name, cost)
 
     def _pause(self, error: Exception) -> None:
@@ -115,6 +148,21 @@ class Rates:
             instead = "limited keys are refused" if self._required else "this replica counts for itself"
             log.warning("Redis did not count a request (%s); for a second, %s", type(error).__name__, instead)
         self._pause_ends = time.monotonic() + REDIS_PAUSE
+
+
+def too_many(most: int) -> RateLimited:
+    """The refusal of a key whose decisions all run."""
+    return RateLimited(f"This key may have {most} decisions at once.", CONCURRENT_RETRY)
+
+
+def unable_to_count() -> QueueUnavailable:
+    """The refusal where Redis is required and does not answer."""
+    return QueueUnavailable("Redis does not answer, so the limits of this key cannot be kept.", REDIS_PAUSE)
+
+
+def client_of(storage: RedisStorage) -> Any:  # noqa: ANN401 - the library does not say which client it has
+    """The client of Redis that the library made, with its pool of connections."""
+    return cast("RedispyBridge", storage.bridge).get_connection()
 
 
 def open_storage(url: str, prefix: str) -> RedisStorage:

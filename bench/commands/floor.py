@@ -33,8 +33,9 @@ FLOAT32, BFLOAT16 = 4, 2
 def floor(model: str, url: str | None, key: str | None, workloads: tuple[Workload, ...], **given: Any) -> None:
     """Measure what this device copies and multiplies, and compare every workload with the least that it needs.
 
-    The floor reads every token of state and questions once; a server that reads the state once per question, or adds a
-    chat template, needs more. Measure on a quiet machine, with the server idle meanwhile.
+    The floor reads every token of state and questions once, and none of a state that a server may still have (W8); a
+    server that reads the state once per question, or adds a chat template, needs more.
+    Measure on a quiet machine, with the server idle meanwhile.
 
     \b
     Examples:
@@ -56,7 +57,7 @@ def floor(model: str, url: str | None, key: str | None, workloads: tuple[Workloa
     rows = []
     for workload in workloads:
         body = workload.body(given["seed"], 0)
-        tokens = sum(len(tokenizer.encode(text)) for text in texts(body))
+        tokens = sum(len(tokenizer.encode(text)) for text in texts(body, warm=workload.warm))
         least = floor_of(sizes, measured, tokens, workload.questions)
         p50 = asyncio.run(unloaded(url, key, workload, given)).p50 if url else math.nan
         flops = sizes.flops(tokens, workload.questions)
@@ -68,9 +69,9 @@ def floor(model: str, url: str | None, key: str | None, workloads: tuple[Workloa
         record.write(given["out"], head | found | {"workloads": rows})
 
 
-def texts(body: Body) -> list[str]:
-    """Everything that a model must read of a request."""
-    found = [body["state"]]
+def texts(body: Body, *, warm: bool) -> list[str]:
+    """Everything that a model must read of a request; where the state is warm, it has read that before."""
+    found = [] if warm else [body["state"]]
     for question in body["questions"].values():
         found.append(question["instructions"])
         criteria = question.get("criteria") or []

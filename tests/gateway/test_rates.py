@@ -27,6 +27,7 @@ SECRET = "cg_secret"
 HEADERS = {"authorization": f"Bearer {SECRET}"}
 ASKS = Key("asks", digest_of(SECRET), requests_per_second=3)
 SPENDS = Key("spends", digest_of(SECRET), tokens_per_minute=1000)
+TWO = Key("two", digest_of(SECRET), concurrent=2)
 
 
 class Clock:
@@ -153,20 +154,21 @@ async def test_a_key_without_limits_is_not_counted(monkeypatch: pytest.MonkeyPat
     assert not free.limited
 
 
-def fail_within(rates: Rates, key: Key) -> None:
+async def fail_within(rates: Rates, key: Key) -> None:
     """A decision that goes wrong."""
-    with rates.running(key):
+    async with rates.running(key):
         raise ZeroDivisionError
 
 
-def test_decisions_at_once_are_given_back() -> None:
+async def test_decisions_at_once_are_given_back() -> None:
     """However they end."""
-    rates, key = Rates(), Key("two", b"", concurrent=2)
-    with rates.running(key):
+    rates = Rates()
+    async with rates.running(TWO):
         with pytest.raises(ZeroDivisionError):
-            fail_within(rates, key)
-        with rates.running(key), pytest.raises(RateLimited):
-            fail_within(rates, key)
+            await fail_within(rates, TWO)
+        async with rates.running(TWO):
+            with pytest.raises(RateLimited):
+                await fail_within(rates, TWO)
 
     assert not rates._running
 
@@ -195,18 +197,100 @@ async def test_replicas_count_together(pair: tuple[Rates, Rates]) -> None:
     assert all(0 < wait <= 1.5 for wait in waits)
 
 
+async def has_room(rates: Rates, key: Key) -> bool:
+    """Whether one more decision of the key could run there now."""
+    try:
+        async with rates.running(key):
+            return True
+    except RateLimited:
+        return False
+
+
+@pytest.mark.redis
+async def test_decisions_at_once_are_counted_together(pair: tuple[Rates, Rates]) -> None:
+    """One on each replica fills a key that may have two, until one of them ends."""
+    async with pair[0].running(TWO):
+        async with pair[1].running(TWO):
+            assert not await has_room(pair[0], TWO)
+            assert not await has_room(pair[1], TWO)
+        await asyncio.sleep(0.1)  # given back on the side
+
+        assert await has_room(pair[1], TWO)
+
+
+@pytest.mark.redis
+async def test_a_decision_counts_for_as_long_as_it_runs_and_a_dead_replicas_for_one_lease(redis: RunningRedis) -> None:
+    """A replica that renews nothing any more is as good as dead."""
+    lives, dies = Rates(redis.url, lease=0.3), Rates(redis.url, lease=0.3)
+    one = Key("one", b"", concurrent=1)
+    async with lives.running(one):
+        await asyncio.sleep(0.7)
+        assert not await has_room(dies, one)
+
+    await asyncio.sleep(0.1)
+    async with dies.running(one):
+        assert dies._leases is not None
+        await dies._leases.close()
+        assert not await has_room(lives, one)
+        await asyncio.sleep(0.4)
+
+        assert await has_room(lives, one)
+    for rates in (lives, dies):
+        await rates.close()
+
+
+@pytest.mark.redis
+async def test_decisions_at_once_go_on_without_redis(redis: RunningRedis) -> None:
+    """Those of this replica still count; those that ran when Redis went away end as ever."""
+    rates, required = Rates(redis.url), Rates(redis.url, required=True)
+    async with rates.running(TWO):
+        redis.process.kill()
+        redis.process.wait()
+        async with rates.running(TWO):
+            assert not await has_room(rates, TWO)
+        with pytest.raises(QueueUnavailable):
+            await has_room(required, TWO)
+
+    assert not rates._running
+    assert not required._running
+    for each in (rates, required):
+        await each.close()
+
+
+@pytest.mark.redis
+async def test_callers_who_leave_while_redis_counts_hold_nothing(redis: RunningRedis) -> None:
+    """Cancelled at every moment of it: what Redis had given runs out, and the replica counts nobody."""
+    rates, one = Rates(redis.url, lease=0.2), Key("one", b"", concurrent=50)
+
+    async def decide() -> None:
+        async with rates.running(one):
+            await asyncio.sleep(0.01)
+
+    for moment in range(100):
+        deciding = asyncio.create_task(decide())
+        await asyncio.sleep(moment / 20_000)
+        deciding.cancel()
+        await asyncio.wait([deciding])
+
+    assert not rates._running
+    await asyncio.sleep(0.3)
+    async with Redis.from_url(redis.url) as client:
+        assert not await client.exists("canvasgate:running:one")
+    await rates.close()
+
+
 @pytest.mark.redis
 async def test_everything_in_redis_has_our_prefix_and_expires(pair: tuple[Rates, Rates], redis: RunningRedis) -> None:
     """Nothing of the key but its name is there."""
-    key = Key("acme", digest_of(SECRET), requests_per_second=3, tokens_per_minute=1000)
+    key = Key("acme", digest_of(SECRET), requests_per_second=3, tokens_per_minute=1000, concurrent=2)
     await pair[0].ask(key)
     await pair[1].spend(key, 10)
-    async with Redis.from_url(redis.url, decode_responses=True) as client:
+    async with pair[0].running(key), Redis.from_url(redis.url, decode_responses=True) as client:
         keys = [name async for name in client.scan_iter()]
         left = [await client.pttl(name) for name in keys]
 
-    assert 2 == len(keys)
-    assert all(name.startswith("canvasgate:rates:") and "acme" in name for name in keys)
+    assert 3 == len(keys)
+    assert all(name.startswith("canvasgate:r") and "acme" in name for name in keys)
     assert all(0 < each <= 120_000 for each in left)
 
 
