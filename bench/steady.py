@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.openloop import Outcome, Pool, Target, run
+from bench.capacity import capacity
+from bench.openloop import Outcome, Target, run
 from bench.record import machine
 from bench.soak import memory
 
@@ -32,23 +32,6 @@ def bodies(count: int, first: int) -> list[bytes]:
         ).encode()
         for number in range(count)
     ]
-
-
-async def capacity(target: Target, clients: int, seconds: float) -> float:
-    """Answers per second of a closed loop."""
-    pool, until, answered = Pool(target), time.perf_counter() + seconds, 0
-    left = iter(bodies(100_000, 10**9))
-
-    async def client() -> None:
-        nonlocal answered
-        while time.perf_counter() < until:
-            status, _ = await pool.post(target.request(next(left)))
-            answered += status == 200
-
-    started = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    await pool.close()
-    return answered / (time.perf_counter() - started)
 
 
 async def steady(target: Target, url: str, rate: float, seconds: float) -> tuple[Outcome, list[float]]:
@@ -85,7 +68,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8, help="of the closed loop that finds it")
     given = parser.parse_args()
     target = Target.at(given.url)
-    most = asyncio.run(capacity(target, given.clients, 40.0))
+    most = asyncio.run(capacity(target, bodies(100_000, 10**9), given.clients, 40.0))
     outcome, seen = asyncio.run(steady(target, given.url, given.share * most, given.seconds))
     minutes = by_minute(outcome)
     result: dict[str, Any] = {

@@ -230,7 +230,7 @@ class Packer:
         """The reads of an arrangement behind this page. Raises `TooManyTokens` where one is longer than the context."""
         if not self.fits(page, arrangement):
             needed = len(page) + arrangement.longest
-            raise TooManyTokens(needed, self.limits.context, "The state with one question")
+            raise TooManyTokens(needed, self.limits.context, f"{page.holds} with one question")
         return tuple([self._read(page, sheet, manner) for sheet in arrangement.sheets]), arrangement.placements
 
     def _grouped(self, slots: Sequence[Slot], blocks: Sequence[Tokens], room: int) -> list[list[int]]:

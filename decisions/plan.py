@@ -24,9 +24,11 @@ from .protocol import (
     Question,
     QuestionTrace,
     ReadSettings,
+    ScoreQuestion,
     SeedToken,
     Skipped,
     Usage,
+    answer_names,
 )
 from .reads import Cost, EngineLimits, Read, Readout, Slot, Thought, Tokenizer
 from .recurring import Recurring
@@ -41,7 +43,7 @@ class Opening:
 
     `alone` says which questions are read alone; `plain`, that each is read once and waits for none. `slots` and
     `arrangement` are the first round's; the arrangement holds where its reads fit the context behind the state.
-    `longest_final` is in tokens, without the state.
+    `longest_final` is in tokens, without the state. `questions` are all of them as token ids, for a thought about them.
     """
 
     settings: ReadSettings
@@ -50,6 +52,7 @@ class Opening:
     slots: Slots = ()
     arrangement: Arrangement = NOTHING
     longest_final: int = 0
+    questions: tuple[int, ...] = ()
 
 
 class Planner:
@@ -86,7 +89,15 @@ class Planner:
             slots=slots,
             arrangement=self.packer.arrange(slots, self.limits.context),
             longest_final=max([self._longest_final(request, opening, at) for at in range(len(questions))], default=0),
+            questions=self._questions(questions, settings) if settings.think else (),
         )
+
+    def _questions(self, questions: Sequence[Question], settings: ReadSettings) -> tuple[int, ...]:
+        """All questions with more than one answer, those that wait for others too, as if each were read at once."""
+        writer = self.packer.writer
+        open_ones = [(at, each) for at, each in enumerate(questions) if len(answer_names(each)) > 1]
+        slots = [self.posed(Slot(at, each.instructions, (), ()), each, settings) for at, each in open_ones]
+        return writer.asked([writer.block(slot) for slot in slots]) if slots else ()
 
     def _longest_final(self, request: DecisionRequest, opening: Opening, index: int) -> int:
         """Tokens, without the page, of the longest final that a choice in brackets may lead to; 0 for the others."""
@@ -115,17 +126,26 @@ class Planner:
 
     def flow(self, slot: Slot, question: Question, settings: ReadSettings) -> Flow:
         """The flow that answers one question; `slot` says which it is, whether it is alone, and what it is told."""
-        if isinstance(question, NoulQuestion):
-            options = (Option(self.form.yes, question.true), Option(self.form.no, question.false))
-            return sampled(shown(slot, options, self.form.nouls), settings)
         if isinstance(question, ChoiceQuestion):
             if len(question.options) == 1:
                 return known(CERTAIN)
             return route(Choosing(slot, self.packer.alphabets[settings.labels], settings), question.options)
-        if len(question.levels) == 1:
+        if isinstance(question, ScoreQuestion) and len(question.levels) == 1:
             return known(CERTAIN)
-        levels = tuple([Option("", level) for level in question.levels])
-        return sampled(shown(slot, levels, DIGITS[: len(levels)]), settings)
+        return sampled(self.posed(slot, question, settings), settings)
+
+    def posed(self, slot: Slot, question: Question, settings: ReadSettings) -> Slot:
+        """The slot with all answers of a question; options have numbers where there are more of them than labels."""
+        if isinstance(question, NoulQuestion):
+            options = (Option(self.form.yes, question.true), Option(self.form.no, question.false))
+            return shown(slot, options, self.form.nouls)
+        if isinstance(question, ScoreQuestion):
+            levels = tuple([Option("", level) for level in question.levels])
+            return shown(slot, levels, DIGITS[: len(levels)])
+        labels = self.packer.alphabets[settings.labels]
+        if len(question.options) > len(labels):
+            labels = tuple([str(number) for number in range(1, len(question.options) + 1)])
+        return shown(slot, question.options, labels[: len(question.options)])
 
 
 def questions_flow(
@@ -210,18 +230,18 @@ class Plan:
         self._page = page
         if not self._reads:
             return None
-        once = [slot for slot in self._slots if slot.order == slot.sample == 0]
-        prompt = page.before + writer.asked([writer.block(slot) for slot in once]) + page.after
-        if len(prompt) + budget > self._packer.limits.context:
-            needed = len(prompt) + budget
-            raise TooManyTokens(needed, self._packer.limits.context, "The state with all questions and a thought")
+        prompt = page.before + opening.questions + page.after
+        needed, context = len(prompt) + budget, self._packer.limits.context
+        if needed > context:
+            raise TooManyTokens(needed, context, "The state with all questions and a thought (think)")
         return Thought(prompt, budget)
 
     def _first_round(self, opening: Opening) -> None:
         """The first round's reads. Raises `TooManyTokens`, also for a later final that would be too long."""
         context = self._packer.limits.context
-        if len(self._page) + opening.longest_final > context:
-            raise TooManyTokens(len(self._page) + opening.longest_final, context, "The state with one question")
+        needed = len(self._page) + opening.longest_final
+        if needed > context:
+            raise TooManyTokens(needed, context, f"{self._page.holds} with one question")
         self._step(None, opening.arrangement)
 
     def receive_thought(self, ids: tuple[int, ...]) -> None:

@@ -73,6 +73,8 @@ class Page:
     before: tuple[int, ...]
     """What every read of the request begins with; an engine computes it once."""
     after: tuple[int, ...]
+    holds: str = "The state"
+    """What is on it, as an error names it."""
 
     def __len__(self) -> int:
         """Tokens of a prompt that asks nothing."""
@@ -111,7 +113,7 @@ class PromptWriter:
 
     def thought(self, page: Page, ids: tuple[int, ...]) -> Page:
         """A page of a thinking model with the thought in it and its block closed."""
-        return Page(page.before, page.after + ids + self._thought_close)
+        return Page(page.before, page.after + ids + self._thought_close, "The state and a thought (think)")
 
     def block(self, slot: Slot) -> tuple[int, ...]:
         """The text of one question, without its heading."""

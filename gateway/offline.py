@@ -190,7 +190,12 @@ def bench_of(settings: Settings) -> Bench:
 
 
 def rounds_of(plan: Plan) -> Iterator[tuple[Read, ...]]:
-    """The rounds of a plan, answered evenly: which reads a later round has depends on real answers."""
+    """The rounds of a plan, answered evenly: which reads a later round has depends on real answers.
+
+    A thought is as empty here as one can be.
+    """
+    if plan.thought is not None:
+        plan.receive_thought(())
     while reads := plan.next_reads():
         yield reads
         plan.receive([Readout(tuple([_even(len(slot.label_ids)) for slot in read.slots])) for read in reads])

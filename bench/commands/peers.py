@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from bench import record
 from bench.answers import answers_of
+from bench.capacity import capacity
 from bench.commands.asking import CONSOLE, described
 from bench.openloop import Pool
 from bench.overhead import bodies, measure
@@ -22,6 +24,8 @@ from bench.peers.gateways import litellm, rlcd
 from bench.serving import GATEWAY, KEY, Server, Start, free_port, on_core, serving
 
 Opener = Callable[[str], AbstractContextManager[Server]]
+CLIENTS, SECONDS = 8, 5.0
+"""Of the closed loop that finds what a gateway can do."""
 HEADS = ("offered/s", "answers/s", "p50 ms", "p99 ms", "CPU ms", "CPU ms of upstream", "errors")
 
 
@@ -43,7 +47,7 @@ PEERS: dict[str, Opener] = {"canvasgate": ours, "litellm": litellm, "rlcd-gatewa
 @click.option("--only", type=click.Choice(list(PEERS)), multiple=True, help="Leave the others out.")
 @click.option("--out", type=click.Path(path_type=Path), default=record.RESULTS / "peers.json", show_default=False)
 def peers(rates: tuple[float, ...], seconds: float, only: tuple[str, ...], out: Path) -> None:
-    """Put each gateway in front of the same stub and load all of them alike.
+    """Put each gateway in front of the same stub, and load all of them alike, then each to half of what it can do.
 
     LiteLLM and rlcd-gateway ask a Canvasgate with the stub engine; ours has the stub inside, so its CPU time holds the
     stub's work too. Each peer's environment is made once, in CANVASGATE_PEERS or ~/.cache/canvasgate/peers. A peer that
@@ -74,7 +78,8 @@ def run_peer(name: str, upstream: Server, rates: Sequence[float], seconds: float
         with PEERS[name](f"http://127.0.0.1:{upstream.target.port}") as server:
             check(server, requests[0])
             measure(server, requests, rates[0], min(seconds, 3.0))  # a warm-up
-            for rate in rates:
+            most = asyncio.run(capacity(server.target, itertools.cycle(requests), CLIENTS, SECONDS))
+            for rate in (*rates, most / 2):
                 before = upstream.cpu_seconds()
                 row = measure(server, requests, rate, seconds)
                 answered = max(1, sum(row["statuses"].values()))

@@ -48,7 +48,10 @@ def label_row(logits: torch.Tensor, labels: Sequence[int]) -> tuple[float, ...]:
 
 
 class CanvasReader:
-    """One denoising step of a DiffusionGemma per read; the canvas is only read, never written."""
+    """One denoising step of a DiffusionGemma per read; the canvas is only read, never written.
+
+    A thought is written by the model's own `generate`, canvas after canvas.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -67,6 +70,30 @@ class CanvasReader:
                 rows = tuple(label_row(logits[slot.position], slot.label_ids) for slot in read.slots)
                 readouts.append(Readout(rows))
         return readouts
+
+    def think(self, prompt: tuple[int, ...], budget: int, close: Sequence[int], check: Check) -> tuple[int, ...]:
+        """At most `budget` tokens; one that closes a thought may be among them, and more behind it.
+
+        The noise is seeded by the prompt, so that equal prompts get equal thoughts. `check` is called at every step.
+        """
+        import torch
+        from transformers import LogitsProcessorList
+
+        def at_each_step(_: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            check()
+            return logits
+
+        with torch.inference_mode(), torch.random.fork_rng():
+            torch.manual_seed(hash(prompt))
+            written = self._model.generate(
+                torch.tensor([prompt], device=self._model.device),
+                max_new_tokens=budget,
+                max_length=len(prompt) + budget,
+                eos_token_id=list(close),
+                logits_processor=LogitsProcessorList([at_each_step]),
+                return_dict_in_generate=False,
+            )
+        return tuple(written[0, len(prompt) :].tolist()[:budget])
 
 
 class PlainReader:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from decisions.errors import EngineUnavailable, UnsupportedFeature
 from decisions.labels import AnswerForm
@@ -21,12 +21,14 @@ from decisions.reads import EngineLimits, Read, Readout, SlotPosition, Thought, 
 
 from . import EngineHealth, ServedModel
 from .forms import DIFFUSION_GEMMA, family
-from .readers import FAULTS, CanvasReader, Reader, never, next_token_reader
+from .readers import FAULTS, CanvasReader, Check, Reader, never, next_token_reader
 from .tokenizer import HfTokenizer
 from .weights import ModelSource, Progress, choose, resolve
 
 if TYPE_CHECKING:
     from ..config import Settings
+
+Done = TypeVar("Done")
 
 READS_AT_ONCE = 64
 SAMPLE = "The quick brown fox jumps over the lazy dog. 12 boxes were sent on Monday. " * 4
@@ -95,22 +97,41 @@ class ReferenceEngine:
             given_up.set()
 
     async def think(self, thought: Thought, ticket: Ticket) -> tuple[int, ...]:
-        """It only reads; its limits say so."""
-        raise UnsupportedFeature("The reference engine writes no thoughts.")
+        """A call that is given up stops at the next denoising step. Equal thoughts for equal prompts."""
+        reader, close = self._reader, self.tokenizer.thought_close
+        if not isinstance(reader, CanvasReader):
+            raise UnsupportedFeature("The reference engine writes a thought on canvases alone.")
+        given_up = threading.Event()
+        check = self._check(given_up)
 
-    async def _in_worker(self, work: Callable[..., list[Readout]], *arguments: Any) -> list[Readout]:
+        def work() -> tuple[int, ...]:
+            check()
+            return reader.think(thought.prompt, thought.budget, close, check)
+
+        try:
+            return self.tokenizer.until_control(await self._in_worker(work))
+        finally:
+            given_up.set()
+
+    async def _in_worker(self, work: Callable[..., Done], *arguments: Any) -> Done:
         if self._closed.is_set():
             raise EngineUnavailable("The engine is closed.")
         try:
-            readouts = await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+            done = await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
         except FAULTS as fault:
             self._fault = f"{type(fault).__name__}: {fault}"
             raise EngineUnavailable(f"The engine failed at a read: {self._fault}") from fault
         self._fault = ""
-        return readouts
+        return done
 
     def _work(self, reads: tuple[Read, ...], given_up: threading.Event) -> list[Readout]:
         """Run in the worker thread."""
+        check = self._check(given_up)
+        check()
+        return self._reader.read(reads, check)
+
+    def _check(self, given_up: threading.Event) -> Check:
+        """Raises once the call was given up, or the engine is closing."""
 
         def check() -> None:
             if self._closed.is_set():
@@ -118,8 +139,7 @@ class ReferenceEngine:
             if given_up.is_set():
                 raise GivenUp
 
-        check()
-        return self._reader.read(reads, check)
+        return check
 
     async def health(self) -> EngineHealth:
         """Alive unless closed; after a failed read, whether a short one works again."""
@@ -205,6 +225,7 @@ def load(source: ModelSource, options: ReferenceOptions, progress: Progress) -> 
         raise EngineUnavailable(f"The model {source.model} does not load: {fault}") from fault
     tokenizer = HfTokenizer.open(source.model, empty_thought=family(architecture).empty_thought)
     limits = limits_of(config, options, canvas=kind is DiffusionGemmaForBlockDiffusion)
+    limits = replace(limits, thinks=bool(limits.canvas and tokenizer.thought_close))
     reader: Reader = CanvasReader(model)
     if not limits.canvas:
         reader = next_token_reader(model, limits.context, tokenizer.encode(SAMPLE))

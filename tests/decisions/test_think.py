@@ -48,6 +48,22 @@ def test_a_thought_is_asked_for_behind_the_state_and_all_questions() -> None:
     assert all(said in text for said in ("charged twice", "Question 1: Is money asked for?", "Question 2", "billing"))
 
 
+def test_the_thought_is_about_all_questions_also_those_that_wait_but_not_those_with_one_answer() -> None:
+    questions = {
+        **QUESTIONS,
+        "late": {"type": "score", "instructions": "How late?", "criteria": ["Early", "Late"], "depends_on": ["refund"]},
+        "only": {"type": "choice", "instructions": "One way?", "criteria": {"north": None}},
+        "flat": {"type": "score", "instructions": "How flat?", "criteria": ["Flat"]},
+        "many": {"type": "choice", "instructions": "Which?", "criteria": {f"way {at}": None for at in range(1, 41)}},
+    }
+    thought = planned(think=30, questions=questions).thought
+    assert thought is not None
+    text = TOKENIZER.decode(thought.prompt)
+    assert all(said in text for said in ("How late?", "1: Late", "40: way 40"))
+    assert not any(said in text for said in ("One way?", "How flat?"))
+    assert text.count("Question ") == 4
+
+
 @pytest.mark.parametrize("layout", ["document_first", "schema_first"])
 @pytest.mark.parametrize("isolate", ["none", "all"])
 def test_every_read_has_the_thought_in_its_prompt_and_nothing_else_changes(layout: str, isolate: str) -> None:

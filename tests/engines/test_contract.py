@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from decisions.errors import EngineError, TooManyTokens
-from decisions.plan import Planner
-from decisions.reads import Read, SlotPosition, check_readout
+from decisions.plan import Plan, Planner
+from decisions.reads import Read, SlotPosition, Thought, check_readout
 from gateway.engines import Engine
 from tests.gates.asking import WIRE
 
@@ -108,19 +108,24 @@ async def test_calls_at_the_same_time_never_swap_answers(engine: Engine) -> None
         assert COMPANY >= apart(readouts, await engine.read(reads, TICKET))
 
 
-async def test_a_thought_is_plain_text_within_its_budget_and_reads_go_on_behind_it(engine: Engine) -> None:
+def thoughtful(engine: Engine, budget: int) -> tuple[Plan, Thought]:
+    """A plan with a thought before its read."""
     if not engine.limits.thinks:
         pytest.skip("its model writes no thoughts, as its limits say")
-    planner = Planner(engine.tokenizer, engine.limits, engine.form)
-    body = {
-        "model": "jev-latest",
-        "state": story(10),
-        "questions": {"q": {"type": "noul", "instructions": "Is it so?"}},
-    }
-    plan = planner.plan(WIRE.parse_systemone(json.dumps(body | {"think": 24}).encode()))
+    questions = {"q": {"type": "noul", "instructions": "Is it so?"}}
+    body = {"model": "jev-latest", "state": story(10), "questions": questions, "think": budget}
+    plan = Planner(engine.tokenizer, engine.limits, engine.form).plan(WIRE.parse_systemone(json.dumps(body).encode()))
     assert plan.thought is not None
-    thought = await engine.think(plan.thought, TICKET)
-    assert len(thought) <= 24
+    return plan, plan.thought
+
+
+@pytest.mark.parametrize("budget", [1, 24, 140], ids=["one token", "part of a canvas", "more than a canvas"])
+async def test_a_thought_is_plain_text_within_its_budget_and_reads_go_on_behind_it(engine: Engine, budget: int) -> None:
+    plan, asked = thoughtful(engine, budget)
+    thought = await engine.think(asked, TICKET)
+    assert len(thought) <= budget
+    if not engine.kind.startswith("vllm"):  # which takes no seed for it
+        assert thought == await engine.think(asked, TICKET)
     assert not set(thought) & {engine.tokenizer.turn_close, *engine.tokenizer.thought_close}
     plan.receive_thought(thought)
     [read] = plan.next_reads()
@@ -133,6 +138,20 @@ def plan_prompt_behind(thought: tuple[int, ...], engine: Engine, prompt: tuple[i
     """The prompt, which has to end with the thought and what closes it."""
     end = thought + engine.tokenizer.thought_close
     return prompt[: len(prompt) - len(end)] + end
+
+
+async def test_a_cancelled_thought_ends_at_once_and_frees_the_engine(engine: Engine) -> None:
+    _, asked = thoughtful(engine, 2000)
+    [read] = ask(engine, story(8), [0])
+    before = await engine.read([read], TICKET)
+    call = asyncio.ensure_future(engine.think(asked, TICKET))
+    await asyncio.sleep(0.001)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    assert COMPANY >= apart(before, await engine.read([read], TICKET))
+    assert (await engine.health()).alive
 
 
 async def test_no_reads_no_readouts(engine: Engine) -> None:

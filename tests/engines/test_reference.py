@@ -13,7 +13,7 @@ import pytest
 
 from decisions.canvas import Packer
 from decisions.errors import EngineUnavailable, UnsupportedFeature
-from decisions.reads import Cost, Read, Readout, SlotPosition, Ticket, check_readout
+from decisions.reads import Cost, Read, Readout, SlotPosition, Thought, Ticket, check_readout
 from gateway.engines import readers
 from gateway.engines.readers import Pass, PlainReader, SharingReader, branch_mask, difference, never, passes
 from gateway.engines.reference import ReferenceEngine, ReferenceOptions
@@ -245,6 +245,12 @@ async def test_a_canvas_prompt_ends_with_an_empty_thought_block_and_holds_severa
 async def test_more_than_one_step_is_refused(engine: ReferenceEngine) -> None:
     with pytest.raises(UnsupportedFeature):
         await engine.read([Read((1, 2), (SlotPosition(0, (1,)),), steps=2)], TICKET)
+
+
+async def test_a_model_of_next_tokens_does_not_think(engine: ReferenceEngine) -> None:
+    assert not engine.limits.thinks
+    with pytest.raises(UnsupportedFeature):
+        await engine.think(Thought((1, 2), 5), TICKET)
 
 
 async def test_a_model_that_does_not_load_is_told_by_name(tmp_path: Path) -> None:

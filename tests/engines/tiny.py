@@ -13,14 +13,15 @@ TEMPLATE = (
     "{{ m.content }}<turn|>\n{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}"
 )
 SAMPLER = {
-    "max_denoising_steps": 48,
+    "max_denoising_steps": 8,
     "t_min": 0.4,
     "t_max": 0.8,
     "stability_threshold": 1,
     "confidence_threshold": 0.005,
     "sampler_config": {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 0.1},
 }
-"""What vLLM wants to know of a DiffusionGemma's denoising before it loads one; a single step needs none of it."""
+"""How a DiffusionGemma denoises; vLLM wants to know before it loads one. A single step needs none of it, and a thought
+of random weights takes all the steps that there are, so there are few."""
 CANVAS_CONTEXT = 4096
 WORDS = ["yes", "no", "Yes", "No", "thought", *string.ascii_letters]
 

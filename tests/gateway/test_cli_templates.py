@@ -122,6 +122,15 @@ def test_plan_shows_reads_slots_and_tokens(folder: Path) -> None:
     assert "a token a byte" in many.output
 
 
+def test_plan_and_check_take_an_empty_thought_for_one_that_is_not_written_yet(tmp_path: Path) -> None:
+    """Nothing thinks here, and a budget beyond the context is told."""
+    thoughtful = write(tmp_path, settings={"think": 60})
+    too_much = write(tmp_path, file="too_much.json", name="too_much", settings={"think": 4096})
+
+    assert "<|thought><thought|>" in run("templates", "plan", str(thoughtful), "-v", "ticket=Hi", "--prompt").output
+    assert "(think)" in run("templates", "check", str(too_much)).output
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
