@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage, RedisStorage, SlidingWindowCounterSupport
@@ -20,13 +20,14 @@ from limits.aio.storage.redis.redispy import RedispyBridge
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
-from redis.exceptions import RedisError
 
 from decisions.errors import QueueUnavailable, RateLimited, TooManyTokens
 
 from .config import InvalidSettings
 from .keys import Key
-from .leases import Leases
+
+if TYPE_CHECKING:
+    from .inflight.leases import Leases
 
 log = logging.getLogger("canvasgate")
 
@@ -57,7 +58,7 @@ class Rates:
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._storage = open_storage(url, f"{prefix}rates") if url else None
         self._shared = SlidingWindowCounterRateLimiter(self._storage) if self._storage else None
-        self._leases = Leases(client_of(self._storage), f"{prefix}running", lease) if self._storage else None
+        self._leases = open_leases(self._storage, f"{prefix}running", lease) if self._storage else None
         self._pause_ends = 0.0
         self._running: Counter[str] = Counter()
 
@@ -116,7 +117,7 @@ class Rates:
             try:
                 async with asyncio.timeout(REDIS_PATIENCE):
                     lease = await self._leases.take(name, most)
-            except (RedisError, OSError, TimeoutError) as error:
+            except OSError as error:  # TimeoutError is one
                 self._pause(error)
             else:
                 if lease is None:
@@ -158,6 +159,13 @@ def too_many(most: int) -> RateLimited:
 def unable_to_count() -> QueueUnavailable:
     """The refusal where Redis is required and does not answer."""
     return QueueUnavailable("Redis does not answer, so the limits of this key cannot be kept.", REDIS_PAUSE)
+
+
+def open_leases(storage: RedisStorage, prefix: str, seconds: float) -> Leases:
+    """Leases over the library's connections to Redis."""
+    from .inflight.leases import Leases  # noqa: PLC0415 - the client of Redis takes a while to import
+
+    return Leases(client_of(storage), prefix, seconds)
 
 
 def client_of(storage: RedisStorage) -> Any:  # noqa: ANN401 - the library does not say which client it has

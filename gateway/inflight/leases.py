@@ -53,12 +53,16 @@ class Leases:
         self._returns: set[asyncio.Task[None]] = set()
 
     async def take(self, name: str, most: int) -> str | None:
-        """A lease of the key of this name, or None where as many as `most` are held. Raises what Redis' client raises.
+        """A lease of the key of this name, or None where as many as `most` are held. Raises `OSError` without Redis.
 
         Where the answer is lost, a lease that was given all the same runs out, for nobody renews it.
         """
         lease = secrets.token_hex(8)
-        if not await self._take(keys=[self._key(name)], args=[most, self._milliseconds, lease]):
+        try:
+            given = await self._take(keys=[self._key(name)], args=[most, self._milliseconds, lease])
+        except RedisError as error:
+            raise ConnectionError(f"Redis gave no lease: {error}") from error
+        if not given:
             return None
         self._held[name].add(lease)
         if self._renewing is None:
