@@ -48,6 +48,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return standing
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits longer for Redis than a gateway does, so that a busy machine is not taken for a Redis that is away."""
+    monkeypatch.setattr(counting, "REDIS_PATIENCE", 2.0)
+
+
 @dataclass(frozen=True)
 class RunningRedis:
     """A redis-server of our own."""
