@@ -1,8 +1,8 @@
 """Reads that nobody asked for, before the first that somebody does: a GPU compiles kernels when it first needs them.
 
-An H200 that had never read took 26 s over its first 64 requests of ten isolated questions, and half of them waited too
-long. After four such bursts of long prompts it took these as fast as any later ones, and 8 s over the first canvases of
-ten slots: those came to be read 64 at once, which no burst had done. Short prompts do it since then.
+An H200 that had never read took 26 s over its first 64 requests of ten isolated questions. After six bursts of long
+prompts it took these as fast as any later ones, and still 8 s over the first canvases of ten slots, most likely since
+no burst had been read as a whole in one step. Short prompts are for that; they have not been tried on one yet.
 """
 
 from __future__ import annotations
