@@ -79,11 +79,20 @@ def server(url: str) -> dict[str, Any]:
     for path in ("/health", "/version", "/v1/models"):
         body = fetch(url, path)
         try:
-            said[path] = json.loads(body) if body else None
+            said[path] = unplaced(json.loads(body)) if body else None
         except ValueError:
             said[path] = body[:200]
     said["build"] = [line for line in fetch(url, "/metrics").splitlines() if "build_info{" in line]
     return {name: value for name, value in said.items() if value}
+
+
+def unplaced(said: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """What a server says, of paths on its machine the last part only: a result is for others to read."""
+    if isinstance(said, dict):
+        return {name: unplaced(value) for name, value in said.items()}
+    if isinstance(said, list):
+        return [unplaced(value) for value in said]
+    return Path(said).name if isinstance(said, str) and said.startswith("/") else said
 
 
 def gauges(url: str) -> dict[str, float]:

@@ -37,6 +37,8 @@ MODES: dict[str, dict[str, Any]] = {
     "none, full": {"isolate": "none", "diagnostics": True},
     "all, full": {"isolate": "all", "diagnostics": True},
 }
+CHOSEN = {"max_num_seqs", "compilation_config"}
+"""Engine arguments that the gateway chooses by itself; vLLM's server is told them."""
 PARTS = ("http", "alone", "changes", "leavers")
 CHANGE_REQUESTS = 64
 LEAVERS = 200
@@ -174,7 +176,7 @@ async def measure(given: argparse.Namespace) -> None:
             "ENGINE": "vllm", "MODEL": given.model, "PORT": str(PORT), "HOST": "127.0.0.1", "CANVAS": "128",
             "QUEUE_TIMEOUT": "120", "REQUEST_TIMEOUT": "300", "ISOLATE_MAX_QUESTIONS": "64",
             "CONSTRAINED": given.constrained, "MAX_SEQS": given.seqs, "SERVED_MODEL_NAME": "jev-latest",
-            "EXTRA_ARGS": json.dumps({key: at for key, at in ENGINE.items() if key != "max_num_seqs"} | given.engine),
+            "EXTRA_ARGS": json.dumps({name: ENGINE[name] for name in ENGINE.keys() - CHOSEN} | given.engine),
         }
     )  # fmt: skip
     configure_logging("warning", settings.log_format)
@@ -184,7 +186,13 @@ async def measure(given: argparse.Namespace) -> None:
     started = time.perf_counter()
     await server.gateway.opened.wait()
     bench = Bench(server.gateway, given.out, 10)
-    bench.write("ready", {"seconds": time.perf_counter() - started, "settings": vars(given) | {"out": ""}})
+    bench.write(
+        "ready",
+        {
+            "seconds": time.perf_counter() - started,
+            "settings": vars(given) | {"model": Path(given.model).name, "out": ""},
+        },
+    )
     try:
         modes = {name: MODES[name] for name in given.modes.split(";")}
         for name, extra in modes.items():

@@ -224,8 +224,8 @@ def load(source: ModelSource, options: ReferenceOptions, progress: Progress) -> 
     except FAULTS as fault:
         raise EngineUnavailable(f"The model {source.model} does not load: {fault}") from fault
     tokenizer = HfTokenizer.open(source.model, empty_thought=family(architecture).empty_thought)
-    limits = limits_of(config, options, canvas=kind is DiffusionGemmaForBlockDiffusion)
-    limits = replace(limits, thinks=bool(limits.canvas and tokenizer.thought_close))
+    canvas = kind is DiffusionGemmaForBlockDiffusion
+    limits = limits_of(config, options, canvas=canvas, thinks=canvas and bool(tokenizer.thought_close))
     reader: Reader = CanvasReader(model)
     if not limits.canvas:
         reader = next_token_reader(model, limits.context, tokenizer.encode(SAMPLE))
@@ -235,11 +235,17 @@ def load(source: ModelSource, options: ReferenceOptions, progress: Progress) -> 
     return Loaded(ServedModel(source.name, revision, architecture), limits, tokenizer, reader)
 
 
-def limits_of(config: Any, options: ReferenceOptions, *, canvas: bool) -> EngineLimits:  # noqa: ANN401 - untyped
+def limits_of(
+    config: Any,  # noqa: ANN401 - transformers' configuration, untyped
+    options: ReferenceOptions,
+    *,
+    canvas: bool,
+    thinks: bool,
+) -> EngineLimits:
     """What the model can take of what was asked for."""
     longest = getattr(config.get_text_config(), "max_position_embeddings", None) or options.context
     context = min(options.context, longest)
     if not canvas:
-        return EngineLimits(context, reads=options.reads)
+        return EngineLimits(context, reads=options.reads, thinks=thinks)
     width = min(options.canvas, config.canvas_length)
-    return EngineLimits(context, width, slots=width, reads=options.reads)
+    return EngineLimits(context, width, slots=width, reads=options.reads, thinks=thinks)

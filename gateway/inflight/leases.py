@@ -29,7 +29,7 @@ redis.call('ZADD', KEYS[1], now + lease, id)
 redis.call('PEXPIRE', KEYS[1], lease)
 return 1
 """
-# XX: one that was given back while this was on its way stays given back.
+# XX: one that was given back while this was on its way stays given back; one that Redis has lost counts no more.
 RENEW = f"""{NOW}
 local lease = tonumber(ARGV[1])
 for at = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', now + lease, ARGV[at]) end
@@ -55,13 +55,16 @@ class Leases:
     async def take(self, name: str, most: int) -> str | None:
         """A lease of the key of this name, or None where as many as `most` are held. Raises `OSError` without Redis.
 
-        Where the answer is lost, a lease that was given all the same runs out, for nobody renews it.
+        Where the answer is lost, or nobody waits for it any more, what was given all the same is given back.
         """
-        lease = secrets.token_hex(8)
+        lease, given = secrets.token_hex(8), None
         try:
             given = await self._take(keys=[self._key(name)], args=[most, self._milliseconds, lease])
         except RedisError as error:
             raise ConnectionError(f"Redis gave no lease: {error}") from error
+        finally:
+            if given is None:
+                self._return_later(name, lease)
         if not given:
             return None
         self._held[name].add(lease)
@@ -74,9 +77,7 @@ class Leases:
         self._held[name].discard(lease)
         if not self._held[name]:
             del self._held[name]
-        returning = asyncio.create_task(self._return(name, lease))
-        self._returns.add(returning)
-        returning.add_done_callback(self._returns.discard)
+        self._return_later(name, lease)
 
     async def close(self) -> None:
         """Renew nothing any more, and wait for what is being given back."""
@@ -87,6 +88,11 @@ class Leases:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}:{name}"
+
+    def _return_later(self, name: str, lease: str) -> None:
+        returning = asyncio.create_task(self._return(name, lease))
+        self._returns.add(returning)
+        returning.add_done_callback(self._returns.discard)
 
     async def _return(self, name: str, lease: str) -> None:
         with suppress(RedisError, OSError, TimeoutError):  # it runs out by itself

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -184,12 +185,9 @@ class Link:
         await self._asked.wait()
         await asyncio.sleep(0)  # whatever else is asked in this turn goes along
         self._asked.clear()
-        calls, self._calls = self._calls, []
-        try:
-            replies = await self._replies(calls)
-        except BaseException:
-            self._calls = calls + self._calls  # so that they are told with the others
-            raise
+        calls = [*self._calls]
+        replies = await self._replies(calls)
+        del self._calls[: len(calls)]  # not before: where Redis goes away, they are told so with the others
         for call, reply in zip(calls, replies, strict=True):
             call.done(reply)
 
@@ -214,11 +212,12 @@ class Link:
         pool = self._client.connection_pool
         connection = await pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), AsyncExitStack() as unless_read:
+                # What is still to be read on it then is nobody's reply any more.
+                unless_read.push_async_callback(connection.disconnect, nowait=True)
                 await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-                return [await _reply(connection) for _ in commands]
-        except BaseException:
-            await connection.disconnect(nowait=True)  # what is still to be read on it is nobody's reply any more
-            raise
+                replies = [await _reply(connection) for _ in commands]
+                unless_read.pop_all()
+                return replies
         finally:
             await pool.release(connection)

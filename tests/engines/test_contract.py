@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -86,15 +87,20 @@ async def test_a_state_is_computed_once_for_all_its_questions(engine: Engine) ->
     assert 0.8 * reads[0].prefix <= sorted(readout.cached_tokens for readout in readouts)[1]
 
 
-async def test_a_cancelled_read_ends_at_once_and_frees_the_engine(engine: Engine) -> None:
-    [read] = ask(engine, story(8), [0])
-    before = await engine.read([read], TICKET)
-    many = [long for number in range(8) for long in ask(engine, story(200 + number, 40), [number])]
-    call = asyncio.ensure_future(engine.read(many, TICKET))
+async def given_up(work: Coroutine[Any, Any, object]) -> None:
+    """Begin something and cancel it; it has to end in that."""
+    call = asyncio.ensure_future(work)
     await asyncio.sleep(0.001)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+async def test_a_cancelled_read_ends_at_once_and_frees_the_engine(engine: Engine) -> None:
+    [read] = ask(engine, story(8), [0])
+    before = await engine.read([read], TICKET)
+    many = [long for number in range(8) for long in ask(engine, story(200 + number, 40), [number])]
+    await given_up(engine.read(many, TICKET))
 
     assert COMPANY >= apart(before, await engine.read([read], TICKET))
     assert (await engine.health()).alive
@@ -144,11 +150,7 @@ async def test_a_cancelled_thought_ends_at_once_and_frees_the_engine(engine: Eng
     _, asked = thoughtful(engine, 2000)
     [read] = ask(engine, story(8), [0])
     before = await engine.read([read], TICKET)
-    call = asyncio.ensure_future(engine.think(asked, TICKET))
-    await asyncio.sleep(0.001)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    await given_up(engine.think(asked, TICKET))
 
     assert COMPANY >= apart(before, await engine.read([read], TICKET))
     assert (await engine.health()).alive
